@@ -1,0 +1,88 @@
+"""FP8 (E4M3, E5M2) values, their maxima and their scales.
+
+Sources: common/util/ptx.cuh and common/utils.cuh (casts), common/recipe/recipe_common.cuh (scale from amax).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from harness.emulation.dtypes import FP8_MAX, TORCH_DTYPE
+
+FP32_MAX = torch.finfo(torch.float32).max
+_CANONICAL_NAN = 0x7F
+
+
+def amax(values: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude as fp32[1]: NaN elements are ignored, infinities are not; 0 for no or only NaN elements."""
+    if values.numel() == 0:
+        return torch.zeros(1, dtype=torch.float32)
+    low, high = torch.aminmax(values)
+    largest = torch.maximum(-low, high).float().reshape(1)
+    if torch.isnan(largest):
+        # A GPU reduction with fmaxf drops NaN, torch's keeps it.
+        return values.abs().nan_to_num(nan=0.0, posinf=torch.inf).max().float().reshape(1)
+    return largest
+
+
+def quotient(numerator: float, denominator: torch.Tensor) -> torch.Tensor:
+    """``numerator / denominator`` rounded once; Python's ``/`` would multiply by a rounded reciprocal."""
+    return torch.div(torch.tensor(numerator, dtype=torch.float32), denominator)
+
+
+def cast(values: torch.Tensor, scale: torch.Tensor, fp8_dtype: int) -> torch.Tensor:
+    """``saturate(round(values * scale))`` as bytes (uint8, the shape of ``values``).
+
+    Round to nearest even; overflow and infinities saturate in both formats; every NaN becomes 0x7F; the sign of zero
+    and subnormals are kept.
+
+    Args:
+        values: fp32, bf16 or fp16; widened to fp32 first.
+        scale: fp32, broadcastable to ``values``.
+        fp8_dtype: ``DType.kFloat8E4M3`` or ``DType.kFloat8E5M2``.
+    """
+    limit = FP8_MAX[int(fp8_dtype)]
+    scaled = values.float() * scale
+    codes = scaled.clamp(-limit, limit).to(TORCH_DTYPE[int(fp8_dtype)]).view(torch.uint8)
+    nan = torch.isnan(scaled)
+    if nan.any():
+        codes = codes.masked_fill(nan, _CANONICAL_NAN)
+    return codes
+
+
+def decode(codes: torch.Tensor, fp8_dtype: int) -> torch.Tensor:
+    """The fp32 values of FP8 bytes, without scale."""
+    return codes.view(TORCH_DTYPE[int(fp8_dtype)]).float()
+
+
+def scale_from_amax(
+    largest: torch.Tensor,
+    fp8_dtype: int,
+    *,
+    force_pow_2: bool = False,
+    epsilon: float = 0.0,
+    value_for_inf: float = FP32_MAX,
+) -> torch.Tensor:
+    """The quantization scale of a tensor or block whose largest magnitude is ``largest`` (fp32, any shape).
+
+    ``fp8_max / max(largest, epsilon)``; 1 where that maximum is 0, infinite or NaN; an infinite quotient becomes
+    ``value_for_inf``; with ``force_pow_2`` the result is rounded down to a power of two.
+    """
+    bounded = torch.where(largest < epsilon, torch.full_like(largest, epsilon), largest)
+    scale = quotient(FP8_MAX[int(fp8_dtype)], bounded)
+    scale = torch.where(torch.isinf(scale), torch.full_like(scale, value_for_inf), scale)
+    if force_pow_2:
+        scale = (scale.view(torch.int32) & 0x7F800000).view(torch.float32)
+    degenerate = (bounded == 0) | ~torch.isfinite(bounded)
+    return torch.where(degenerate, torch.ones_like(scale), scale)
+
+
+def scale_after_step(largest: torch.Tensor, old_scale: torch.Tensor, scaled_max: float) -> torch.Tensor:
+    """Delayed scaling's next scale: ``scaled_max / largest``, or the old one when ``largest`` is 0, inf or NaN.
+
+    Source: common/recipe/delayed_scaling.cu.
+    """
+    scale = quotient(scaled_max, largest)
+    usable = torch.isfinite(largest) & (largest > 0)
+    scale = torch.where(usable, scale, old_scale)
+    return torch.where(torch.isinf(scale), torch.full_like(scale, FP32_MAX), scale)
