@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-class cpu_autocast(torch.autocast):
+class cpu_autocast(torch.autocast):  # type: ignore[misc]
     """``torch.autocast`` that accepts float32.
 
     torch switches CPU autocast off for float32; CUDA's accepts it, and te.ops then computes in float32. Only the flags

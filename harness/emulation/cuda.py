@@ -212,9 +212,7 @@ def _lazy_init() -> None:
     pass
 
 
-def _gpu_autocast(
-    enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True
-) -> cpu_autocast:
+def _gpu_autocast(enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True) -> cpu_autocast:
     return cpu_autocast("cpu", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from harness.emulation import settings
+
 _MODULE = "transformer_engine_torch"
 
 
@@ -52,8 +54,37 @@ _QKV_FORMAT = (
     "NVTE_THD_2BSHD",
     "NVTE_THD_2SBHD",
     "NVTE_BHSD",
+    "NVTE_QKV_Format_NOT_SET",
 )
-_QKV_LAYOUT = ["NVTE_SB3HD", "NVTE_SBH3D", "NVTE_SBHD_SB2HD", "NVTE_SBHD_SBH2D", "NVTE_SBHD_SBHD_SBHD", "NVTE_BS3HD", "NVTE_BSH3D", "NVTE_BSHD_BS2HD", "NVTE_BSHD_BSH2D", "NVTE_BSHD_BSHD_BSHD", "NVTE_T3HD", "NVTE_TH3D", "NVTE_THD_T2HD", "NVTE_THD_TH2D", "NVTE_THD_THD_THD", "NVTE_SBHD_BSHD_BSHD", "NVTE_BSHD_SBHD_SBHD", "NVTE_THD_BSHD_BSHD", "NVTE_THD_SBHD_SBHD", "NVTE_Paged_KV_BSHD_BSHD_BSHD", "NVTE_Paged_KV_BSHD_SBHD_SBHD", "NVTE_Paged_KV_SBHD_BSHD_BSHD", "NVTE_Paged_KV_SBHD_SBHD_SBHD", "NVTE_Paged_KV_THD_BSHD_BSHD", "NVTE_Paged_KV_THD_SBHD_SBHD", "NVTE_BHSD_BHSD_BHSD"]
+_QKV_LAYOUT = (
+    "NVTE_SB3HD",
+    "NVTE_SBH3D",
+    "NVTE_SBHD_SB2HD",
+    "NVTE_SBHD_SBH2D",
+    "NVTE_SBHD_SBHD_SBHD",
+    "NVTE_BS3HD",
+    "NVTE_BSH3D",
+    "NVTE_BSHD_BS2HD",
+    "NVTE_BSHD_BSH2D",
+    "NVTE_BSHD_BSHD_BSHD",
+    "NVTE_T3HD",
+    "NVTE_TH3D",
+    "NVTE_THD_T2HD",
+    "NVTE_THD_TH2D",
+    "NVTE_THD_THD_THD",
+    "NVTE_SBHD_BSHD_BSHD",
+    "NVTE_BSHD_SBHD_SBHD",
+    "NVTE_THD_BSHD_BSHD",
+    "NVTE_THD_SBHD_SBHD",
+    "NVTE_Paged_KV_BSHD_BSHD_BSHD",
+    "NVTE_Paged_KV_BSHD_SBHD_SBHD",
+    "NVTE_Paged_KV_SBHD_BSHD_BSHD",
+    "NVTE_Paged_KV_SBHD_SBHD_SBHD",
+    "NVTE_Paged_KV_THD_BSHD_BSHD",
+    "NVTE_Paged_KV_THD_SBHD_SBHD",
+    "NVTE_BHSD_BHSD_BHSD",
+    "NVTE_QKV_Layout_NOT_SET",
+)
 _OVERLAP_ALGORITHM = (
     "BULK_OVERLAP_AG",
     "BULK_OVERLAP_RS",
@@ -82,28 +113,29 @@ def _enum(name: str, members: Any) -> type[IntEnum]:
     return IntEnum(name, values, module=_MODULE)  # type: ignore[return-value]
 
 
-def build(modern: bool) -> dict[str, type[IntEnum]]:
-    """All enumerations of one TE version by name; ``modern`` is ``Settings.is_modern``."""
-    enums: dict[str, type[IntEnum]] = {
+def build() -> dict[str, type[IntEnum]]:
+    """All enumerations by name: the union of the supported releases, except where TE compares member sets."""
+    return {
         "DType": DType,
         "NVTE_Bias_Type": _enum("NVTE_Bias_Type", _BIAS),
         "NVTE_Mask_Type": _enum("NVTE_Mask_Type", _MASK),
         "NVTE_Softmax_Type": _enum("NVTE_Softmax_Type", _SOFTMAX),
         "NVTE_QKV_Format": _enum("NVTE_QKV_Format", _QKV_FORMAT),
         "NVTE_QKV_Layout": _enum("NVTE_QKV_Layout", _QKV_LAYOUT),
+        "NVTE_Fused_Attn_Backend": _enum("NVTE_Fused_Attn_Backend", _attention_backends()),
+        "NVTEScalingMode": _enum("NVTEScalingMode", _SCALING_MODES),
+        "NVTERoutingMapFormat": _enum("NVTERoutingMapFormat", ("BYTEMAP", "BITMAP_U8")),
+        "NVTEQBHistogramMode": _enum("NVTEQBHistogramMode", ("TWO_KERNEL", "FUSED_ATOMIC")),
+        "Float8BlockScaleTensorFormat": _enum("Float8BlockScaleTensorFormat", ("GEMM_READY", "COMPACT", "INVALID")),
         "CommOverlapType": _enum("CommOverlapType", ("RS", "AG")),
         "CommOverlapAlgo": _enum("CommOverlapAlgo", _OVERLAP_ALGORITHM),
         "FP8FwdTensors": _enum("FP8FwdTensors", _FORWARD_TENSORS),
         "FP8BwdTensors": _enum("FP8BwdTensors", _BACKWARD_TENSORS),
     }
-    attention = {"NVTE_No_Backend": -1, "NVTE_F16_arbitrary_seqlen": 1, "NVTE_FP8": 2}
-    if modern:
-        enums["NVTEScalingMode"] = _enum("NVTEScalingMode", _SCALING_MODES)
-        enums["NVTERoutingMapFormat"] = _enum("NVTERoutingMapFormat", ("BITMAP_U8", "BYTEMAP"))
-        enums["NVTEQBHistogramMode"] = _enum("NVTEQBHistogramMode", ("NONE",))
-    else:
-        attention["NVTE_F16_max512_seqlen"] = 0
-        formats = ("GEMM_READY", "COMPACT", "INVALID")
-        enums["Float8BlockScaleTensorFormat"] = _enum("Float8BlockScaleTensorFormat", formats)
-    enums["NVTE_Fused_Attn_Backend"] = _enum("NVTE_Fused_Attn_Backend", attention)
-    return enums
+
+
+def _attention_backends() -> dict[str, int]:
+    backends = {"NVTE_No_Backend": -1, "NVTE_F16_arbitrary_seqlen": 1, "NVTE_FP8": 2}
+    if settings.current().facts.has_short_sequence_attention:
+        backends["NVTE_F16_max512_seqlen"] = 0
+    return backends

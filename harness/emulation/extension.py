@@ -6,7 +6,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from harness.emulation import enums, kernels, settings
+from harness.emulation import enums, kernels
 from harness.emulation.kernels import registry
 
 MODULE_NAME = "transformer_engine_torch"
@@ -66,7 +66,7 @@ def build() -> ModuleType:
     module = ModuleType(MODULE_NAME, "CPU emulation of Transformer Engine's PyTorch extension.")
     module.__spec__ = ModuleSpec(MODULE_NAME, None, origin=__file__)
     module.__file__ = __file__
-    names: dict[str, Any] = dict(enums.build(settings.current().is_modern))
+    names: dict[str, Any] = dict(enums.build())
     names.update({cls.__name__: cls for cls in _CLASSES})
     names.update(kernels.emulated_functions())
     module.__dict__.update(names)

@@ -25,9 +25,7 @@ def fp32_interior(function: Callable[..., Any]) -> Callable[..., Any]:
         leaves, structure = pytree.tree_flatten((args, kwargs))
         if not any(_is_low_precision(leaf) for leaf in leaves):
             return function(*args, **kwargs)
-        signature = tuple(
-            (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
-        )
+        signature = tuple((leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
         if signature not in result_dtypes:
             result_dtypes[signature] = _eager_result_dtypes(function, leaves, structure)
         widened = [leaf.float() if _is_low_precision(leaf) else leaf for leaf in leaves]

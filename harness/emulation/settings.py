@@ -7,6 +7,8 @@ from importlib import metadata
 
 from packaging.version import Version
 
+from harness.emulation.versions import VersionFacts
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -14,6 +16,7 @@ class Settings:
 
     compute_capability: tuple[int, int]
     te_version: Version
+    facts: VersionFacts
 
     @property
     def fp8_needs_transpose(self) -> bool:
@@ -29,11 +32,6 @@ class Settings:
         """From capability 10 on, 128-block FP8 products run as MXFP8 (pytorch/csrc/extensions/gemm.cpp)."""
         return self.compute_capability >= (10, 0)
 
-    @property
-    def is_modern(self) -> bool:
-        """The Python side that appeared after 2.9: ``create_empty_quantized_tensor``, devices on tensors, ..."""
-        return self.te_version >= Version("2.10")
-
 
 _current: Settings | None = None
 
@@ -41,7 +39,8 @@ _current: Settings | None = None
 def configure(compute_capability: tuple[int, int]) -> Settings:
     """Fix the settings of this process; the TE version is that of the installed distribution."""
     global _current
-    _current = Settings(compute_capability, Version(metadata.version("transformer_engine")))
+    version = Version(metadata.version("transformer_engine"))
+    _current = Settings(compute_capability, version, VersionFacts.of(version))
     return _current
 
 

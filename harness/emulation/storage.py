@@ -44,9 +44,9 @@ def construct(quantizer: Any, shape: torch.Size, dtype: torch.dtype, buffers: Bu
     internal = bool(quantizer.internal)
     if not internal:
         keywords.update(shape=shape, dtype=dtype)
-        if settings.current().is_modern:
+        if settings.current().facts.tensors_take_device:
             keywords["device"] = _device(buffers)
-    elif settings.current().is_modern:
+    elif settings.current().facts.tensors_take_device:
         keywords["fake_dtype"] = dtype
     return _tensor_class(quantizer, internal)(**keywords)
 

@@ -30,9 +30,7 @@ def of_quantizer(quantizer: Any) -> Family:
     """
     family = _BY_QUANTIZER.get(type(quantizer).__name__)
     if family is None:
-        raise NotImplementedError(
-            f"quantizer of type {type(quantizer).__name__} is not covered by the CPU emulation"
-        )
+        raise NotImplementedError(f"quantizer of type {type(quantizer).__name__} is not covered by the CPU emulation")
     return family
 
 
@@ -44,9 +42,7 @@ def of_tensor(tensor: Any) -> Family:
     """
     family = _BY_TENSOR.get(type(tensor).__name__)
     if family is None:
-        raise NotImplementedError(
-            f"tensor of type {type(tensor).__name__} is not covered by the CPU emulation"
-        )
+        raise NotImplementedError(f"tensor of type {type(tensor).__name__} is not covered by the CPU emulation")
     return family
 
 

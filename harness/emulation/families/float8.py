@@ -39,9 +39,7 @@ class _PerTensor(Family):
         transposed = torch.Size([shape[-1], *shape[:-1]])
         return {
             "_data": torch.empty(shape, dtype=torch.uint8, device=device) if with_data else None,
-            "_transpose": torch.empty(transposed, dtype=torch.uint8, device=device)
-            if with_transpose
-            else None,
+            "_transpose": torch.empty(transposed, dtype=torch.uint8, device=device) if with_transpose else None,
             "_scale_inv": torch.ones(1, dtype=torch.float32, device=device),
         }
 
@@ -55,7 +53,7 @@ class _PerTensor(Family):
         if transposed is None:
             usage = "column-wise" if columnwise else "row-wise"
             raise RuntimeError(f"GEMM operand is missing {usage} usage")
-        if not needs_transpose and not settings.current().is_modern:
+        if not needs_transpose and not settings.current().facts.gemm_reads_either_fp8_copy:
             raise RuntimeError("GEMM operand is missing row-wise usage")
         return fp8.decode(transposed, tensor._fp8_dtype).reshape(transposed.shape[0], -1).t()
 
@@ -80,9 +78,7 @@ class DelayedScaling(_PerTensor):
         self, quantizer: Any, values: torch.Tensor, dtype: torch.dtype, amax: torch.Tensor | None = None
     ) -> storage.Buffers:
         # The kernel's amax is an atomic maximum: several quantizations in one step accumulate.
-        raw.write(
-            quantizer.amax, torch.maximum(quantizer.amax, fp8.amax(values).reshape(quantizer.amax.shape))
-        )
+        raw.write(quantizer.amax, torch.maximum(quantizer.amax, fp8.amax(values).reshape(quantizer.amax.shape)))
         return self._buffers(quantizer, values, quantizer.scale.reshape(()))
 
     def empty(self, quantizer: Any, shape: torch.Size, device: torch.device) -> storage.Buffers:
@@ -108,8 +104,7 @@ class CurrentScaling(_PerTensor):
         scale = fp8.scale_from_amax(
             amax, quantizer.dtype, force_pow_2=quantizer.force_pow_2_scales, epsilon=quantizer.amax_epsilon
         )
-        if not settings.current().is_modern:
-            # 2.9 keeps amax and scale in buffers of the quantizer, which the kernels overwrite.
+        if settings.current().facts.current_scaling_keeps_buffers:
             raw.write(quantizer.amax, amax)
             raw.write(quantizer.scale, scale)
         return self._buffers(quantizer, values, scale.reshape(()))

@@ -115,14 +115,11 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | list[ast.stmt]:
         if node.level == 0 and node.module == "torch.cuda":
-            return [
-                _bind(alias.asname or alias.name, _facade_attribute(alias.name), node) for alias in node.names
-            ]
+            return [_bind(alias.asname or alias.name, _facade_attribute(alias.name), node) for alias in node.names]
         root = (node.module or "").partition(".")[0]
         if node.level == 0 and root in STUBBED_PACKAGES:
             return [
-                _bind(alias.asname or alias.name, _stub(f"{node.module}.{alias.name}"), node)
-                for alias in node.names
+                _bind(alias.asname or alias.name, _stub(f"{node.module}.{alias.name}"), node) for alias in node.names
             ]
         return node
 
@@ -134,9 +131,7 @@ def _names_device_type(node: ast.AST) -> bool:
 
 
 def _is_amp_autocast(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Attribute) and node.attr == "autocast" and _is_torch_attribute(node.value, "amp")
-    )
+    return isinstance(node, ast.Attribute) and node.attr == "autocast" and _is_torch_attribute(node.value, "amp")
 
 
 def _drop_device_index(node: ast.Call) -> None:

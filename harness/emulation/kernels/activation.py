@@ -39,9 +39,7 @@ def gated(x: torch.Tensor, function: Pointwise) -> torch.Tensor:
     return function(first) * gate
 
 
-def gated_backward(
-    grad: torch.Tensor, x: torch.Tensor, function: Pointwise, derivative: Pointwise
-) -> torch.Tensor:
+def gated_backward(grad: torch.Tensor, x: torch.Tensor, function: Pointwise, derivative: Pointwise) -> torch.Tensor:
     """Gradient of ``gated`` with respect to ``x``."""
     first, gate = x.float().chunk(2, dim=-1)
     wide = grad.float()

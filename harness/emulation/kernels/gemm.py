@@ -166,9 +166,7 @@ def _empty_product(
     return result, bias_grad, torch.zeros(shape)
 
 
-def _deliver(
-    result: torch.Tensor, dtype: torch.dtype, quantizer: Any, destination: Any, a: Any, b: Any
-) -> Any:
+def _deliver(result: torch.Tensor, dtype: torch.dtype, quantizer: Any, destination: Any, a: Any, b: Any) -> Any:
     """Round or quantize the fp32 result, into the destination if there is one."""
     if quantizer is None:
         if destination is None:
@@ -204,11 +202,7 @@ def _check_destination(destination: Any, shape: torch.Size, requested: int | Non
     actual = _shape_of(destination)
     if actual != shape:
         raise RuntimeError(f"GEMM output has invalid dims (expected {tuple(shape)}, got {tuple(actual)})")
-    if (
-        requested is not None
-        and not families.is_quantized(destination)
-        and destination.dtype != torch_dtype(requested)
-    ):
+    if requested is not None and not families.is_quantized(destination) and destination.dtype != torch_dtype(requested):
         raise RuntimeError(
             f"GEMM output has invalid dtype (expected {torch_dtype(requested)}, found {destination.dtype})"
         )

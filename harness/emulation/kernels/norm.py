@@ -132,7 +132,7 @@ def _gamma(weight: Any, zero_centered: bool) -> torch.Tensor:
 
 
 def _output(y: torch.Tensor, dtype: torch.dtype, quantizer: Any, out: Any) -> Any:
-    result = finish(y, dtype, quantizer, amax_of_rounded=settings.current().is_modern)
+    result = finish(y, dtype, quantizer, amax_of_rounded=settings.current().facts.norm_amax_of_rounded)
     if out is None:
         return result
     if quantizer is None:

@@ -58,9 +58,7 @@ def finish(result: torch.Tensor, dtype: torch.dtype, quantizer: Any, *, amax_of_
 
 
 @tex_function
-def quantize(
-    tensor: torch.Tensor, quantizer: Any, output: Any = None, noop: torch.Tensor | None = None
-) -> Any:
+def quantize(tensor: torch.Tensor, quantizer: Any, output: Any = None, noop: torch.Tensor | None = None) -> Any:
     """Quantize ``tensor``; with ``noop`` equal to 1 the contents of ``output`` stay as they are."""
     values = tensor.contiguous()
     if noop is not None and output is not None and noop.item() == 1.0:
@@ -118,9 +116,7 @@ def create_empty_quantized_tensor(
     """A quantized tensor whose contents are unspecified (2.10 and later; Python code in 2.9)."""
     size = torch.Size(shape)
     family = families.of_quantizer(quantizer)
-    buffers = family.empty(
-        quantizer, size, torch.device(device) if device is not None else torch.device("cpu")
-    )
+    buffers = family.empty(quantizer, size, torch.device(device) if device is not None else torch.device("cpu"))
     return storage.construct(quantizer, size, dtype, buffers)
 
 
