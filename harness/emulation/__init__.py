@@ -7,6 +7,7 @@ Nothing heavy is imported before it is called.
 from __future__ import annotations
 
 from harness.emulation.errors import EmulationError
+from harness.emulation.guard import refuse_late_installation
 
 __all__ = ["EmulationError", "install", "is_installed", "unimplemented_calls"]
 
@@ -36,6 +37,7 @@ def install(compute_capability: tuple[int, int] = (9, 0)) -> None:
                 f"changed to {capability} in the same process. Start a new process for the other capability."
             )
         return
+    refuse_late_installation()
     from harness.emulation.installation import activate_emulation
 
     activate_emulation(capability)

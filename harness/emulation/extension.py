@@ -7,9 +7,8 @@ from types import ModuleType
 from typing import Any
 
 from harness.emulation import enums, kernels
+from harness.emulation.guard import EXTENSION
 from harness.emulation.kernels import registry
-
-MODULE_NAME = "transformer_engine_torch"
 
 
 class FP8TensorMeta:
@@ -63,8 +62,8 @@ def build() -> ModuleType:
 
     Any other name yields a function that raises NotImplementedError when it is called.
     """
-    module = ModuleType(MODULE_NAME, "CPU emulation of Transformer Engine's PyTorch extension.")
-    module.__spec__ = ModuleSpec(MODULE_NAME, None, origin=__file__)
+    module = ModuleType(EXTENSION, "CPU emulation of Transformer Engine's PyTorch extension.")
+    module.__spec__ = ModuleSpec(EXTENSION, None, origin=__file__)
     module.__file__ = __file__
     names: dict[str, Any] = dict(enums.build())
     names.update({cls.__name__: cls for cls in _CLASSES})
@@ -78,5 +77,5 @@ def build() -> ModuleType:
 
 def _unknown_name(name: str) -> Any:
     if name.startswith("__"):
-        raise AttributeError(f"module {MODULE_NAME!r} has no attribute {name!r}")
+        raise AttributeError(f"module {EXTENSION!r} has no attribute {name!r}")
     return registry.refusing_function(name)

@@ -22,6 +22,9 @@ REPORTED_CUDA_VERSION = "13.0"
 STUBBED_PACKAGES = frozenset({"triton", "einops", "onnx", "onnxscript", "onnxruntime"})
 """Packages that TE imports at module level and that none of the emulated code needs."""
 
+_FUSERS = frozenset({"jit_fuser", "dropout_fuser"})
+"""Decorators by which TE hands small pointwise functions to torch.compile."""
+
 _CUDA_DEVICE = re.compile(r"cuda(:\d+)?$")
 _SWAPPED = {"is_cuda": "is_cpu", "is_cpu": "is_cuda"}
 
@@ -106,7 +109,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         for index, decorator in enumerate(node.decorator_list):
-            if isinstance(decorator, ast.Name) and decorator.id == "jit_fuser":
+            if isinstance(decorator, ast.Name) and decorator.id in _FUSERS:
                 node.decorator_list[index] = _at(ast.Name(FUSER, ast.Load()), decorator)
         return self.generic_visit(node)
 
