@@ -5,12 +5,15 @@ Buffers are named by the attributes of TE's storage classes (``_data``, ``_rowwi
 
 from __future__ import annotations
 
+import math
+import sys
 from importlib import import_module
 from typing import Any
 
 import torch
 
 from harness.emulation import raw, settings
+from harness.emulation.guard import EXTENSION
 
 Buffers = dict[str, "torch.Tensor | None"]
 
@@ -19,12 +22,13 @@ _TENSOR_PACKAGE = "transformer_engine.pytorch.tensor"
 _KEYWORDS = {"_scale_inv": "fp8_scale_inv", "_transpose": "data_transpose"}
 """Constructor keywords that are not the attribute's name without its underscore."""
 
-_BLOCK_BUFFERS = ("_rowwise_data", "_rowwise_scale_inv", "_columnwise_data", "_columnwise_scale_inv")
+BLOCK_BUFFERS = ("_rowwise_data", "_rowwise_scale_inv", "_columnwise_data", "_columnwise_scale_inv")
+NVFP4_BUFFERS = (*BLOCK_BUFFERS, "_amax_rowwise", "_amax_columnwise")
 _BUFFERS = {
     "Float8Tensor": ("_data", "_transpose", "_scale_inv"),
-    "MXFP8Tensor": _BLOCK_BUFFERS,
-    "Float8BlockwiseQTensor": _BLOCK_BUFFERS,
-    "NVFP4Tensor": (*_BLOCK_BUFFERS, "_amax_rowwise", "_amax_columnwise"),
+    "MXFP8Tensor": BLOCK_BUFFERS,
+    "Float8BlockwiseQTensor": BLOCK_BUFFERS,
+    "NVFP4Tensor": NVFP4_BUFFERS,
 }
 
 _MODULE_AND_CLASS = {
@@ -40,7 +44,7 @@ def construct(quantizer: Any, shape: torch.Size, dtype: torch.dtype, buffers: Bu
     """A new tensor (or bare storage, for ``internal`` quantizers) that owns ``buffers``."""
     keywords: dict[str, Any] = {_KEYWORDS.get(name, name[1:]): buffer for name, buffer in buffers.items()}
     keywords["quantizer"] = quantizer
-    keywords.update(_format_keywords(quantizer))
+    keywords.update(_format(quantizer, shape))
     internal = bool(quantizer.internal)
     if not internal:
         keywords.update(shape=shape, dtype=dtype)
@@ -51,7 +55,7 @@ def construct(quantizer: Any, shape: torch.Size, dtype: torch.dtype, buffers: Bu
     return _tensor_class(quantizer, internal)(**keywords)
 
 
-def update(tensor: Any, quantizer: Any, buffers: Buffers) -> None:
+def update(tensor: Any, quantizer: Any, shape: torch.Size, buffers: Buffers) -> None:
     """Write ``buffers`` into an existing tensor; allocate what it lacks and drop what the quantizer does not use."""
     for name, value in buffers.items():
         present = getattr(tensor, name)
@@ -63,15 +67,15 @@ def update(tensor: Any, quantizer: Any, buffers: Buffers) -> None:
             )
         else:
             raw.write(present, value)
-    mark_format(tensor, quantizer)
+    _mark_format(tensor, quantizer, shape)
 
 
-def coerce(tensor: Any, quantizer: Any, empty: Buffers) -> None:
+def coerce(tensor: Any, quantizer: Any, shape: torch.Size, empty: Buffers) -> None:
     """Give a tensor the buffers that its quantizer wants without touching contents that exist."""
     for name, value in empty.items():
         if value is None or getattr(tensor, name) is None:
             setattr(tensor, name, value)
-    mark_format(tensor, quantizer)
+    _mark_format(tensor, quantizer, shape)
 
 
 def buffers_of(tensor: Any) -> Buffers:
@@ -80,16 +84,50 @@ def buffers_of(tensor: Any) -> Buffers:
     return {name: getattr(tensor, name) for name in names}
 
 
-def mark_format(tensor: Any, quantizer: Any) -> None:
-    """Set the attributes that describe the buffers."""
+def swizzles(quantizer: Any, shape: torch.Size) -> bool:
+    """Whether scales are stored in the order that a product reads, rather than in their natural one."""
+    if not settings.current().facts.scales_can_be_swizzled or not quantizer.optimize_for_gemm:
+        return False
+    if type(quantizer).__name__ == "MXFP8Quantizer":
+        return True
+    return type(quantizer).__name__ == "NVFP4Quantizer" and _nvfp4_swizzles(quantizer, shape)
+
+
+def _nvfp4_swizzles(quantizer: Any, shape: torch.Size) -> bool:
+    """Only some kernels write that order themselves (quantizer.cpp, ``nvfp4_emits_gemm_swizzled_scales``)."""
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    if not (10, 0) <= settings.current().compute_capability <= (11, 0) or columns % 128:
+        return False
+    if quantizer.with_rht:
+        return rows % 64 == 0
+    plain = not quantizer.row_scaled_nvfp4 and not quantizer.nvfp4_use_4over6
+    return quantizer.with_2d_quantization and plain and rows % 128 == 0
+
+
+def _mark_format(tensor: Any, quantizer: Any, shape: torch.Size) -> None:
+    """Set the attributes that describe the buffers of an existing tensor."""
     if hasattr(tensor, "_transpose"):
         tensor._transpose_invalid = tensor._transpose is None
-    if hasattr(tensor, "_fp8_dtype"):
-        tensor._fp8_dtype = quantizer.dtype
+    for name, value in _format(quantizer, shape).items():
+        setattr(tensor, f"_{name}", value)
 
 
-def _format_keywords(quantizer: Any) -> dict[str, Any]:
-    return {"fp8_dtype": quantizer.dtype}
+def _format(quantizer: Any, shape: torch.Size) -> dict[str, Any]:
+    """What a tensor says about its buffers, by constructor keyword."""
+    facts = settings.current().facts
+    kind = type(quantizer).__name__
+    described = {"fp4_dtype" if kind == "NVFP4Quantizer" else "fp8_dtype": quantizer.dtype}
+    if kind == "Float8BlockQuantizer":
+        described["is_2D_scaled"] = quantizer.block_scaling_dim == 2
+        if facts.block_format_is_chosen:
+            formats = sys.modules[EXTENSION].Float8BlockScaleTensorFormat
+            described["data_format"] = formats.COMPACT if quantizer.all_gather_usage else formats.GEMM_READY
+    if kind in ("MXFP8Quantizer", "NVFP4Quantizer") and facts.scales_can_be_swizzled:
+        described["with_gemm_swizzled_scales"] = swizzles(quantizer, shape)
+    if kind == "NVFP4Quantizer" and facts.nvfp4_has_variants:
+        for name in ("row_scaled_nvfp4", "nvfp4_use_4over6", "nvfp4_e4m3_max"):
+            described[name] = getattr(quantizer, name)
+    return described
 
 
 def _device(buffers: Buffers) -> torch.device:

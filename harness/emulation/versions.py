@@ -39,6 +39,9 @@ class VersionFacts:
     nvfp4_folds_sixth: bool
     """NVFP4 block scales are ``amax * (s / 6)`` rather than ``(amax / 6) * s``."""
 
+    e8m0_reciprocal_has_gaps: bool
+    """MXFP8 multiplies a block of exponent 0 by 1 and one of exponent 254 by 0, instead of 2**127 and 2**-127."""
+
     gemm_reads_either_fp8_copy: bool
     """Where FP8 needs no transpose, a product takes a transposed copy if that is all there is."""
 
@@ -55,5 +58,6 @@ class VersionFacts:
             current_scaling_keeps_buffers=not modern,
             norm_amax_of_rounded=modern,
             nvfp4_folds_sixth=modern,
+            e8m0_reciprocal_has_gaps=not modern,
             gemm_reads_either_fp8_copy=modern,
         )

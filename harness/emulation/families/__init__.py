@@ -8,17 +8,29 @@ from __future__ import annotations
 from typing import Any
 
 from harness.emulation.families.base import Family, Operand
+from harness.emulation.families.block import BlockScaling
 from harness.emulation.families.float8 import CurrentScaling, DelayedScaling
+from harness.emulation.families.mxfp8 import MXFP8
+from harness.emulation.families.nvfp4 import NVFP4
 
 __all__ = ["Family", "Operand", "is_quantized", "of_quantizer", "of_tensor"]
 
 _BY_QUANTIZER: dict[str, Family] = {
     "Float8Quantizer": DelayedScaling(),
     "Float8CurrentScalingQuantizer": CurrentScaling(),
+    "Float8BlockQuantizer": BlockScaling(),
+    "MXFP8Quantizer": MXFP8(),
+    "NVFP4Quantizer": NVFP4(),
 }
 _BY_TENSOR: dict[str, Family] = {
-    "Float8Tensor": _BY_QUANTIZER["Float8Quantizer"],
-    "Float8TensorStorage": _BY_QUANTIZER["Float8Quantizer"],
+    f"{name}{suffix}": _BY_QUANTIZER[quantizer]
+    for name, quantizer in {
+        "Float8Tensor": "Float8Quantizer",
+        "Float8BlockwiseQTensor": "Float8BlockQuantizer",
+        "MXFP8Tensor": "MXFP8Quantizer",
+        "NVFP4Tensor": "NVFP4Quantizer",
+    }.items()
+    for suffix in ("", "Storage")
 }
 
 

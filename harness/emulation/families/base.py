@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,15 @@ class Operand:
     """One side of a matrix product.
 
     ``matrix`` is fp32, two-dimensional, in the logical orientation of the tensor (leading dimensions flattened);
-    the value meant is ``matrix * factor``. ``kind`` names the scaling scheme: both sides must agree on it.
+    the value meant is ``matrix * factor / divisor``. ``kind`` names the scaling scheme: both sides must agree on it.
     """
 
     matrix: torch.Tensor
     factor: torch.Tensor | None
     kind: str
+    divisor: float = 1.0
+    two_dimensional: bool = False
+    """The scales belong to square blocks."""
 
 
 class Family(ABC):
@@ -29,6 +33,9 @@ class Family(ABC):
 
     kind: str
     """Name of the scaling scheme; the two sides of a product must agree on it."""
+
+    is_fp8 = True
+    """Elements are FP8; decides the dtype in which a product returns the input of GELU."""
 
     fuses_bias_grad = False
     """Activation backward kernels sum the bias gradient from the unrounded fp32 gradient."""
@@ -38,6 +45,10 @@ class Family(ABC):
 
     takes_amax = False
     """A fused kernel can hand over the largest magnitude that it saw before rounding."""
+
+    def takes_amax_of(self, quantizer: Any) -> bool:
+        """Whether ``takes_amax`` applies with this quantizer."""
+        return self.takes_amax
 
     @abstractmethod
     def encode(
@@ -71,3 +82,13 @@ class Family(ABC):
     @abstractmethod
     def shape(self, tensor: Any) -> torch.Size:
         """The logical shape, from whichever buffer is there."""
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as a matrix: leading dimensions flattened."""
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
+
+
+def transposed_shape(shape: torch.Size) -> torch.Size:
+    """``[..., K]`` to ``[K, ...]``."""
+    return torch.Size([shape[-1], *shape[:-1]])

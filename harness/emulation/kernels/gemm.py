@@ -15,6 +15,7 @@ import torch
 from harness.emulation import families, raw, settings
 from harness.emulation.dtypes import torch_dtype
 from harness.emulation.families import Operand
+from harness.emulation.formats import fp8
 from harness.emulation.kernels import pointwise
 from harness.emulation.kernels.quantize import quantize_values
 from harness.emulation.kernels.registry import tex_function
@@ -67,7 +68,7 @@ def generic_gemm(
     if comm_overlap is not None:
         raise NotImplementedError("GEMM with communication overlap is not covered by the CPU emulation")
     beta = _checked_beta(beta, accumulate)
-    low_precision = families.is_quantized(A) or families.is_quantized(B)
+    low_precision = any(families.is_quantized(side) and families.of_tensor(side).is_fp8 for side in (A, B))
     shape = output_shape(_shape_of(A), transA, _shape_of(B), transB)
     dtype = _output_dtype(A, D, output_dtype)
     _check_destination(D, shape, output_dtype)
@@ -125,7 +126,7 @@ def _product(
     _check_kinds(a, b)
     left = b.matrix.t() if trans_b else b.matrix
     right = a.matrix.t() if trans_a else a.matrix
-    _check_fp8_sizes(a, b, left, right)
+    _check_sizes(a, b, left, right)
     accumulator = left @ right
     factor = _combined_factor(a, b, alpha)
     if factor is not None:
@@ -227,8 +228,9 @@ def _operand(tensor: Any, columnwise: bool) -> Operand:
 def _combined_factor(a: Operand, b: Operand, alpha: float) -> torch.Tensor | float | None:
     if a.factor is None or b.factor is None:
         return alpha if alpha != 1.0 else None
-    factor = a.factor * b.factor
-    return factor * alpha if alpha != 1.0 else factor
+    factor = a.factor * b.factor if alpha == 1.0 else alpha * a.factor * b.factor
+    divisor = a.divisor * b.divisor
+    return factor if divisor == 1.0 else factor * fp8.quotient(1.0, torch.tensor(divisor))
 
 
 def _check_kinds(a: Operand, b: Operand) -> None:
@@ -238,14 +240,22 @@ def _check_kinds(a: Operand, b: Operand) -> None:
         )
 
 
-def _check_fp8_sizes(a: Operand, b: Operand, left: torch.Tensor, right: torch.Tensor) -> None:
-    """cuBLAS wants the leading dimension of FP8 operands to be a multiple of 16."""
-    if a.kind != "per-tensor FP8":
-        return
-    if settings.current().fp8_needs_transpose:
-        leading_a = leading_b = left.shape[1]  # always TN: both operands run along k
-    else:
-        leading_a, leading_b = a.matrix.shape[1], b.matrix.shape[1]
-    for name, size in (("A", leading_a), ("B", leading_b)):
-        if size % 16:
-            raise RuntimeError(f"Leading dimension requirement on {name} for FP8 GEMM. Caller must pad.")
+def _check_sizes(a: Operand, b: Operand, left: torch.Tensor, right: torch.Tensor) -> None:
+    """What cuBLAS asks of the sizes of quantized operands."""
+    (n, k), m = left.shape, right.shape[1]
+    if a.kind == "per-tensor FP8":
+        always_tn = settings.current().fp8_needs_transpose  # then both operands run along k
+        _check_multiple("A", k if always_tn else a.matrix.shape[1], 16, "Leading dimension")
+        _check_multiple("B", k if always_tn else b.matrix.shape[1], 16, "Leading dimension")
+    elif a.kind == "block FP8":
+        if a.two_dimensional and b.two_dimensional:
+            raise RuntimeError("Only 1D by 1D, 1D by 2D, and 2D by 1D block scaling GEMM is supported")
+        _check_multiple("A", k, 16, "Leading dimension")
+        _check_multiple("A", m, 8, "Outer dimension")
+        if not b.two_dimensional:
+            _check_multiple("B", n, 8, "Outer dimension")
+
+
+def _check_multiple(operand: str, size: int, multiple: int, what: str) -> None:
+    if size % multiple:
+        raise RuntimeError(f"{what} requirement on {operand} for FP8 GEMM. Caller must pad.")

@@ -138,5 +138,5 @@ def _output(y: torch.Tensor, dtype: torch.dtype, quantizer: Any, out: Any) -> An
     if quantizer is None:
         raw.write(out, result)
     else:
-        storage.update(out, quantizer, storage.buffers_of(result))
+        storage.update(out, quantizer, y.shape, storage.buffers_of(result))
     return out

@@ -29,13 +29,13 @@ def quantize_values(
     if values.numel() == 0:
         buffers = family.empty(quantizer, values.shape, values.device)
         if output is not None:
-            storage.coerce(output, quantizer, buffers)
+            storage.coerce(output, quantizer, values.shape, buffers)
             return output
         return storage.construct(quantizer, values.shape, dtype, buffers)
     buffers = family.encode(quantizer, values, dtype, amax)
     if output is None:
         return storage.construct(quantizer, values.shape, dtype, buffers)
-    storage.update(output, quantizer, buffers)
+    storage.update(output, quantizer, values.shape, buffers)
     return output
 
 
@@ -52,7 +52,7 @@ def finish(result: torch.Tensor, dtype: torch.dtype, quantizer: Any, *, amax_of_
         return quantize_values(result, quantizer, dtype)
     rounded = result.to(dtype)
     amax = None
-    if family.takes_amax and result.numel() and not amax_of_rounded:
+    if family.takes_amax_of(quantizer) and result.numel() and not amax_of_rounded:
         amax = fp8.amax(result)
     return quantize_values(rounded, quantizer, dtype, amax=amax)
 
@@ -63,7 +63,7 @@ def quantize(tensor: torch.Tensor, quantizer: Any, output: Any = None, noop: tor
     values = tensor.contiguous()
     if noop is not None and output is not None and noop.item() == 1.0:
         family = families.of_quantizer(quantizer)
-        storage.coerce(output, quantizer, family.empty(quantizer, values.shape, values.device))
+        storage.coerce(output, quantizer, values.shape, family.empty(quantizer, values.shape, values.device))
         return output
     return quantize_values(values, quantizer, values.dtype, output)
 
