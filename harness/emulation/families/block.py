@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from harness.emulation import settings, storage
+from harness.emulation.dtypes import FP8_MAX
 from harness.emulation.families.base import Family, Operand, flat, transposed_shape
 from harness.emulation.formats import blocks, fp8
 
@@ -87,7 +88,7 @@ def _quantize(matrix: torch.Tensor, quantizer: Any, limit: float) -> tuple[torch
     rows = _BLOCK if _is_square(quantizer) else 1
     scale = fp8.scale_from_amax(
         blocks.block_amax(matrix, rows, _BLOCK),
-        quantizer.dtype,
+        FP8_MAX[int(quantizer.dtype)],
         force_pow_2=quantizer.force_pow_2_scales,
         epsilon=quantizer.amax_epsilon,
         value_for_inf=limit,

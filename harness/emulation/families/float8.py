@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from harness.emulation import raw, settings, storage
+from harness.emulation.dtypes import FP8_MAX
 from harness.emulation.families.base import Family, Operand
 from harness.emulation.formats import fp8
 
@@ -102,7 +103,10 @@ class CurrentScaling(_PerTensor):
             group = quantizer._canonicalized_amax_reduction_group()
             torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)
         scale = fp8.scale_from_amax(
-            amax, quantizer.dtype, force_pow_2=quantizer.force_pow_2_scales, epsilon=quantizer.amax_epsilon
+            amax,
+            FP8_MAX[int(quantizer.dtype)],
+            force_pow_2=quantizer.force_pow_2_scales,
+            epsilon=quantizer.amax_epsilon,
         )
         if settings.current().facts.current_scaling_keeps_buffers:
             raw.write(quantizer.amax, amax)

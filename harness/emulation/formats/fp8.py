@@ -57,7 +57,7 @@ def decode(codes: torch.Tensor, fp8_dtype: int) -> torch.Tensor:
 
 def scale_from_amax(
     largest: torch.Tensor,
-    fp8_dtype: int,
+    fp8_max: float,
     *,
     force_pow_2: bool = False,
     epsilon: float = 0.0,
@@ -69,7 +69,7 @@ def scale_from_amax(
     ``value_for_inf``; with ``force_pow_2`` the result is rounded down to a power of two.
     """
     bounded = torch.where(largest < epsilon, torch.full_like(largest, epsilon), largest)
-    scale = quotient(FP8_MAX[int(fp8_dtype)], bounded)
+    scale = quotient(fp8_max, bounded)
     scale = torch.where(torch.isinf(scale), torch.full_like(scale, value_for_inf), scale)
     if force_pow_2:
         scale = (scale.view(torch.int32) & 0x7F800000).view(torch.float32)

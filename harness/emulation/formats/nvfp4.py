@@ -60,10 +60,7 @@ def quantize(matrix: torch.Tensor, amax: torch.Tensor, mode: Mode) -> tuple[torc
     encode = global_scale(amax, mode.e4m3_max)
     scales = fp8.cast(_block_scale(block_amax, encode, mode.folds_sixth), torch.tensor(1.0), _E4M3)
     scaled = blocks.multiply_blocks(values, _multiplier(scales, encode), rows, BLOCK)
-    if mode.stochastic:
-        codes = fp4.encode_stochastic(scaled, torch.rand(scaled.shape))
-    else:
-        codes = fp4.encode(scaled)
+    codes = fp4.encode_stochastic(scaled, torch.rand(scaled.shape)) if mode.stochastic else fp4.encode(scaled)
     return codes, scales.repeat_interleave(rows, dim=0)
 
 
@@ -82,7 +79,7 @@ def block_values(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 
 
 def hadamard(matrix: torch.Tensor, transform: torch.Tensor) -> torch.Tensor:
-    """bf16 ``matrix`` [R, C] with every 16 elements along a row multiplied by ``transform`` [16, 16], rounded to bf16."""
+    """bf16 ``matrix`` [R, C], every 16 elements along a row times ``transform`` [16, 16], rounded to bf16."""
     vectors = matrix.reshape(-1, BLOCK).float()
     return (vectors @ transform.float()).reshape(matrix.shape).to(matrix.dtype)
 

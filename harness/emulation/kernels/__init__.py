@@ -14,9 +14,14 @@ def emulated_functions() -> dict[str, Callable[..., Any]]:
         activation,
         device,
         dropout,
+        gated,
         gemm,
+        grouped,
+        multi_tensor,
         norm,
+        optimizer,
         quantize,
+        scale_layout,
         scale_update,
     )
 
