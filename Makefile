@@ -1,0 +1,36 @@
+# Every target does its own set-up; `make help` lists them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Extra options for pip, for example the index that serves CPU builds of torch.
+PIP_OPTIONS ?=
+WORKERS ?= auto
+PROFILE ?= dev
+FUZZ_OPTIONS ?=
+
+.PHONY: help setup fuzz test lint clean
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tefuzz needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(PIP_OPTIONS) torch==2.13.0
+	$(BIN)/pip install --quiet $(PIP_OPTIONS) -e ".[dev]"
+	touch $@
+
+setup: $(VENV)/.installed  ## create the virtual environment and install the pinned set
+
+fuzz: setup  ## fuzz under PROFILE (dev): random cases, then a summary
+	$(BIN)/pytest fuzz/ -n $(WORKERS) --tefuzz-profile $(PROFILE) $(FUZZ_OPTIONS)
+
+test: setup lint  ## the tests of the harness itself
+	$(BIN)/pytest tests/ -n $(WORKERS)
+
+lint: setup  ## ruff and the type checker
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:  ## remove the virtual environment and all caches
+	rm -rf $(VENV) .hypothesis .pytest_cache .ruff_cache .mypy_cache .tefuzz

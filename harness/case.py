@@ -1,0 +1,401 @@
+"""The ``Case``: everything that decides a run, as plain immutable data.
+
+A case is drawn by ``strategies``, judged by ``harness.run`` and kept in the corpus as JSON. It holds no tensor:
+tensors are made from a seed and a named distribution, so a case stays small, diffable and safe to load. Nothing in a
+file is ever executed; unknown fields, wrong types, foreign schema versions and impossible models are refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+SCHEMA_VERSION = 1
+MAX_INPUT_ELEMENTS = 2**24
+"""A larger input finds no further bug and would exhaust a small machine."""
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+Distribution = Literal[
+    "normal", "wide_range_rows", "fp8_representable", "outliers", "one_hot_rows", "large", "small", "zeros"
+]
+ActivationFunction = Literal["relu", "gelu", "gelu_tanh", "silu", "squared_relu", "quick_gelu"]
+GatedFunction = Literal["reglu", "geglu", "swiglu", "qgeglu"]
+Executor = Literal["transformer_engine", "transformer_engine_v1", "torch"]
+
+T = TypeVar("T")
+replace = msgspec.structs.replace
+"""``replace(case, seed=3)``: a copy with other values, validated anew."""
+
+Width = Annotated[int, msgspec.Meta(ge=1, le=8192)]
+Batch = Annotated[tuple[Annotated[int, msgspec.Meta(ge=1, le=65536)], ...], msgspec.Meta(min_length=1, max_length=3)]
+Seed = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+
+
+class CaseError(ValueError):
+    """A case, or a file that should hold one, is not valid. The message names place, value and remedy."""
+
+
+class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all parts of a case: immutable, compared by value, strict when decoded."""
+
+
+class Layer(Data, frozen=True, kw_only=True, tag_field="layer"):
+    """One layer of a model. The width of its input is the width that the layer before it gives."""
+
+
+class Linear(Layer, frozen=True, kw_only=True, tag="linear"):
+    """``y = x W^T + b`` with W of shape [out_features, width of the input]. ``frozen`` parameters need no gradient."""
+
+    out_features: Width
+    bias: bool = True
+    frozen: tuple[Literal["weight", "bias"], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_frozen(self.frozen, ("weight", "bias") if self.bias else ("weight",))
+
+
+class LayerNorm(Layer, frozen=True, kw_only=True, tag="layer_norm"):
+    """LayerNorm over the last dimension. With ``zero_centered_gamma`` the scale is 1 + weight, as in TE."""
+
+    eps: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1e-5
+    zero_centered_gamma: bool = False
+    frozen: tuple[Literal["weight", "bias"], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_frozen(self.frozen, ("weight", "bias"))
+
+
+class RMSNorm(Layer, frozen=True, kw_only=True, tag="rms_norm"):
+    """RMSNorm over the last dimension. With ``zero_centered_gamma`` the scale is 1 + weight, as in TE."""
+
+    eps: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1e-5
+    zero_centered_gamma: bool = False
+    frozen: tuple[Literal["weight"], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_frozen(self.frozen, ("weight",))
+
+
+class Activation(Layer, frozen=True, kw_only=True, tag="activation"):
+    """An elementwise activation; the width stays."""
+
+    function: ActivationFunction = "relu"
+
+
+class GatedActivation(Layer, frozen=True, kw_only=True, tag="gated_activation"):
+    """``act(a) * b`` where a and b are the two halves of the last dimension; the width is halved."""
+
+    function: GatedFunction = "reglu"
+
+
+class Residual(Layer, frozen=True, kw_only=True, tag="residual"):
+    """``x + body(x)``; the body keeps the width."""
+
+    body: tuple[AnyLayer, ...]
+
+
+class Checkpoint(Layer, frozen=True, kw_only=True, tag="checkpoint"):
+    """``torch.utils.checkpoint.checkpoint(body, x, use_reentrant=False)``: the body is recomputed in backward."""
+
+    body: tuple[AnyLayer, ...]
+
+
+AnyLayer = Linear | LayerNorm | RMSNorm | Activation | GatedActivation | Residual | Checkpoint
+
+
+class Input(Data, frozen=True, kw_only=True):
+    """The model's input, of shape [*batch, features]. Every step draws fresh values from the distribution."""
+
+    batch: Batch = (16,)
+    features: Width = 64
+    dtype: Dtype = "float32"
+    distribution: Distribution = "normal"
+    requires_grad: bool = False
+
+
+class DelayedScaling(Data, frozen=True, kw_only=True, tag_field="recipe", tag="delayed_scaling"):
+    """TE's ``DelayedScaling``: scales follow the amax history of earlier steps."""
+
+    margin: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
+    format: Literal["HYBRID", "E4M3"] = "HYBRID"
+    amax_history_len: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1024
+    amax_compute_algo: Literal["max", "most_recent"] = "max"
+
+
+class Float8CurrentScaling(Data, frozen=True, kw_only=True, tag_field="recipe", tag="float8_current_scaling"):
+    """TE's ``Float8CurrentScaling``: scales come from the tensor that is quantised."""
+
+    format: Literal["HYBRID", "E4M3"] = "HYBRID"
+
+
+Recipe = DelayedScaling | Float8CurrentScaling
+
+
+class Precision(Data, frozen=True, kw_only=True):
+    """The FP8 autocast around every step; ``recipe`` None means none.
+
+    ``recipe_object`` says whether all steps share one recipe object or each step makes an equal, new one.
+    """
+
+    recipe: Recipe | None = DelayedScaling()
+    recipe_object: Literal["shared", "new_each_step"] = "shared"
+
+
+class Step(Data, frozen=True, kw_only=True):
+    """One step: forward and backward (``train``), or forward alone in training or evaluation mode without grad."""
+
+    mode: Literal["train", "no_grad", "eval"] = "train"
+    batch: Batch | None = None
+    """Leading dimensions of this step's input; None means those of ``Input``."""
+
+
+class Jit(Data, frozen=True, kw_only=True):
+    """How ``thunder.jit`` is called: the executor tried first, its cache mode and what is compiled."""
+
+    executor: Executor = "transformer_engine"
+    cache: Literal["constant values", "no caching"] = "constant values"
+    entry: Literal["module", "function"] = "module"
+
+
+class Fuser(Data, frozen=True, kw_only=True):
+    """Instead of the JIT, TE's operation fuser is under test: one ``te.ops.Sequential`` against its ops one by one.
+
+    ``hide_parameters`` takes the parameters away from ``module.parameters()`` as FSDP does.
+    """
+
+    hide_parameters: Literal["never", "between_forward_and_backward", "from_start"] = "between_forward_and_backward"
+
+
+class Case(Data, frozen=True, kw_only=True):
+    """A model, its input, its precision, its training schedule and the subject under test.
+
+    Exactly one subject is tested: the JIT (``jit``), or TE's operation fuser (``fuser``) when ``jit`` is null.
+    """
+
+    schema: int = SCHEMA_VERSION
+    layers: Annotated[tuple[AnyLayer, ...], msgspec.Meta(min_length=1)]
+    input: Input = Input()
+    precision: Precision = Precision()
+    steps: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1)] = (Step(),)
+    jit: Jit | None = Jit()
+    fuser: Fuser | None = None
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA_VERSION:
+            raise ValueError(f"schema version {self.schema}; this version of tefuzz reads {SCHEMA_VERSION}")
+        if (self.jit is None) == (self.fuser is None):
+            raise ValueError("exactly one of `jit` and `fuser` must be given: set the other one to null")
+        output_width(self.layers, self.input.features)
+        _check_size(self)
+        if self.fuser is not None:
+            _check_fuser(self)
+
+    @property
+    def id(self) -> str:
+        """The first 12 hexadecimal digits of the SHA-256 of the canonical JSON."""
+        return hashlib.sha256(canonical_json(self)).hexdigest()[:12]
+
+
+def output_width(layers: tuple[AnyLayer, ...], width: int) -> int:
+    """The width that ``layers`` give for an input of ``width``; ValueError when the model is impossible."""
+    for index, layer in enumerate(layers):
+        match layer:
+            case Linear():
+                width = layer.out_features
+            case GatedActivation():
+                if width % 2:
+                    raise ValueError(f"layer {index} ({layer.function}) halves an odd width of {width}")
+                width //= 2
+            case Residual():
+                inner = output_width(layer.body, width)
+                if inner != width:
+                    raise ValueError(
+                        f"layer {index} (residual) adds a body of width {inner} to its input of width {width}: "
+                        f"end the body with a layer of width {width}"
+                    )
+            case Checkpoint():
+                width = output_width(layer.body, width)
+            case _:
+                pass
+    return width
+
+
+def walk(layers: tuple[AnyLayer, ...], path: str = "") -> Iterator[tuple[str, AnyLayer]]:
+    """Every layer, outer before inner, with its dotted path: ``0``, ``1``, ``1.0``..."""
+    for index, layer in enumerate(layers):
+        here = f"{path}{index}"
+        yield here, layer
+        if isinstance(layer, Residual | Checkpoint):
+            yield from walk(layer.body, f"{here}.")
+
+
+def describe(layers: tuple[AnyLayer, ...], width: int) -> str:
+    """The model on one line, for example ``Linear(64→64) → relu → residual[...]``."""
+    parts = []
+    for layer in layers:
+        after = output_width((layer,), width)
+        match layer:
+            case Linear():
+                bias = "" if layer.bias else ", no bias"
+                frozen = f", frozen {'+'.join(layer.frozen)}" if layer.frozen else ""
+                parts.append(f"Linear({width}→{after}{bias}{frozen})")
+            case LayerNorm() | RMSNorm():
+                parts.append(type(layer).__name__ + ("(1+γ)" if layer.zero_centered_gamma else ""))
+            case Activation() | GatedActivation():
+                parts.append(layer.function)
+            case Residual() | Checkpoint():
+                parts.append(f"{type(layer).__name__.lower()}[{describe(layer.body, width)}]")
+        width = after
+    return " → ".join(parts)
+
+
+def canonical_json(case: Case) -> bytes:
+    """Canonical JSON: sorted keys, no white space, fields at their default left out (except ``schema``).
+
+    Leaving defaults out keeps the ids of old cases when a later version adds a field.
+    """
+    return msgspec.json.encode(_without_defaults(case), order="sorted")
+
+
+def pretty_json(case: Case) -> str:
+    """The canonical content, indented for people and for diffs, with a final newline."""
+    return msgspec.json.format(canonical_json(case), indent=2).decode() + "\n"
+
+
+def parse_case(content: bytes, source: str = "<case>") -> Case:
+    """Decode and validate a case; ``CaseError`` names the source, the JSON path, the value and the remedy."""
+    return decode(content, Case, source, precheck=_check_schema)
+
+
+def load_case(path: Path) -> Case:
+    """Read one case from a file. ``CaseError`` when it cannot be read or is not valid."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CaseError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
+    return parse_case(content, str(path))
+
+
+def decode(content: bytes, kind: type[T], source: str, precheck: Callable[[Any, str], None] | None = None) -> T:
+    """Decode strict JSON into ``kind``; every error becomes a ``CaseError`` that says how to mend the file."""
+    try:
+        raw = msgspec.json.decode(content)
+    except msgspec.DecodeError as error:
+        raise CaseError(f"{source}: not JSON ({error}). Restore the file from version control.") from error
+    except RecursionError as error:
+        raise CaseError(f"{source}: nested too deeply. No model needs that: remove the inner layers.") from error
+    except UnicodeDecodeError as error:
+        raise CaseError(f"{source}: not UTF-8 text ({error.reason}). This is not a file of tefuzz.") from error
+    if precheck is not None:
+        precheck(raw, source)
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise CaseError(_explain(error, raw, kind, source)) from error
+
+
+def _check_schema(raw: Any, source: str) -> None:
+    if not isinstance(raw, dict):
+        raise CaseError(f"{source}: at $: expected an object that describes a case, got {_show(raw)}.")
+    version = raw.get("schema")
+    if version is None:
+        raise CaseError(f'{source}: at $: there is no "schema". Add "schema": {SCHEMA_VERSION} if this is a case.')
+    if version != SCHEMA_VERSION:
+        remedy = "Install a newer tefuzz" if isinstance(version, int) and version > SCHEMA_VERSION else "Write it anew"
+        raise CaseError(
+            f"{source}: at $.schema: version {_show(version)} is not version {SCHEMA_VERSION}, which this tefuzz "
+            f"reads. {remedy}."
+        )
+
+
+def _explain(error: msgspec.ValidationError, raw: Any, kind: type, source: str) -> str:
+    text, _, path = str(error).partition(" - at `")
+    path = path.rstrip("`") or "$"
+    remedy = "Correct the value."
+    if text.startswith("Invalid value") and path.rsplit(".", 1)[-1] in ("layer", "recipe"):
+        remedy = f"Known: {', '.join(_tags(kind, path.rsplit('.', 1)[-1]))}."
+    unknown = re.search(r"unknown field `(.+?)`", text)
+    if unknown:
+        close = difflib.get_close_matches(unknown[1], sorted(_all_field_names(kind)), n=1)
+        remedy = f"Did you mean `{close[0]}`?" if close else "Remove it."
+        return f"{source}: at {path}: {text}. {remedy}"
+    return f"{source}: at {path}: {text}; the value is {_show(_value_at(raw, path))}. {remedy}"
+
+
+def _value_at(raw: Any, path: str) -> Any:
+    value = raw
+    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+        try:
+            value = value[name] if name else value[int(index)]
+        except (KeyError, IndexError, TypeError):
+            break
+    return value
+
+
+def _show(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _tags(kind: type, tag_field: str) -> list[str]:
+    """The values that ``tag_field`` may take anywhere inside ``kind``."""
+    components = msgspec.json.schema_components([kind])[1].values()
+    properties = [schema["properties"][tag_field] for schema in components if tag_field in schema.get("properties", {})]
+    return sorted({tag for entry in properties for tag in entry.get("enum", [])})
+
+
+def _all_field_names(kind: type) -> set[str]:
+    """Names of all fields of a struct and of the structs inside it."""
+    names: set[str] = set()
+    for schema in msgspec.json.schema_components([kind])[1].values():
+        names |= set(schema.get("properties", {}))
+    return names
+
+
+def _check_size(case: Case) -> None:
+    for batch in {case.input.batch, *(step.batch for step in case.steps if step.batch is not None)}:
+        if (elements := math.prod(batch) * case.input.features) > MAX_INPUT_ELEMENTS:
+            raise ValueError(
+                f"an input of shape {[*batch, case.input.features]} has {elements} elements; "
+                f"at most {MAX_INPUT_ELEMENTS} are allowed: use a smaller batch"
+            )
+
+
+def _check_fuser(case: Case) -> None:
+    for path, layer in walk(case.layers):
+        if isinstance(layer, Residual | Checkpoint) or (isinstance(layer, Activation) and layer.function == "gelu"):
+            raise ValueError(
+                f"layer {path} ({type(layer).__name__}) has no te.ops counterpart in a pipeline: "
+                "use Linear, norms and activations (gelu_tanh instead of gelu)"
+            )
+
+
+def _check_frozen(frozen: tuple[str, ...], parameters: tuple[str, ...]) -> None:
+    if unknown := [name for name in frozen if name not in parameters]:
+        raise ValueError(f"frozen names {unknown[0]!r}, but the layer's parameters are {', '.join(parameters)}")
+    if len(set(frozen)) != len(frozen) or tuple(sorted(frozen, key=parameters.index)) != frozen:
+        raise ValueError(f"frozen must list each parameter once, in the order {', '.join(parameters)}")
+
+
+def _without_defaults(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_without_defaults(item) for item in value]
+    if not isinstance(value, Data):
+        return value
+    result = {}
+    config = type(value).__struct_config__
+    if config.tag is not None:
+        result[config.tag_field] = config.tag
+    for field in msgspec.structs.fields(value):
+        item = getattr(value, field.name)
+        if field.name == "schema" or field.required or item != field.default:
+            result[field.encode_name] = _without_defaults(item)
+    return result

@@ -1,0 +1,67 @@
+"""Both sides finish, or both refuse the case with the same exception at the same stage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import ClassVar
+
+from harness.checks.base import Finding, Run
+from harness.subjects.base import SubjectFailure
+
+
+class SubjectRaised(Finding):
+    """The subject under test raised and the reference did not."""
+
+    check: ClassVar[str] = "exception"
+
+
+class ReferenceRaised(Finding):
+    """The eager reference raised and the subject under test did not."""
+
+    check: ClassVar[str] = "reference exception"
+
+
+class ExceptionsDiffer(Finding):
+    """Both raised, but not the same."""
+
+    check: ClassVar[str] = "different exceptions"
+
+
+def check(run: Run) -> Iterator[Finding]:
+    """A finding when exactly one side raised, or when both raised differently."""
+    ours, theirs = run.subject.failure, run.reference.failure
+    if ours is not None and theirs is None:
+        yield SubjectRaised(
+            run, f"{run.subject.subject} raised in {ours.stage}, {run.reference.subject} did not:\n{ours.stack}",
+            stage=stage_kind(ours), where=normalised(ours.error),
+        )  # fmt: skip
+    elif ours is None and theirs is not None:
+        yield ReferenceRaised(
+            run, f"{run.reference.subject} raised in {theirs.stage}, {run.subject.subject} did not:\n{theirs.stack}",
+            stage=stage_kind(theirs), where=normalised(theirs.error),
+        )  # fmt: skip
+    elif ours is not None and theirs is not None and not same_refusal(ours, theirs):
+        yield ExceptionsDiffer(
+            run,
+            f"{run.subject.subject} raised in {ours.stage}:\n{ours.stack}\n"
+            f"{run.reference.subject} raised in {theirs.stage}:\n{theirs.stack}",
+            stage=stage_kind(ours), where=normalised(ours.error),
+        )  # fmt: skip
+
+
+def same_refusal(ours: SubjectFailure, theirs: SubjectFailure) -> bool:
+    """Whether both sides refused the case alike: same stage, class and message."""
+    return ours.stage == theirs.stage and normalised(ours.error) == normalised(theirs.error)
+
+
+def stage_kind(failure: SubjectFailure) -> str:
+    """``forward of step 2`` -> ``forward``."""
+    return failure.stage.split(" ", 1)[0]
+
+
+def normalised(error: Exception) -> str:
+    """Class and first line of the message, without numbers, addresses and names of proxies."""
+    message = str(error).strip().split("\n", 1)[0]
+    message = re.sub(r"0x[0-9a-f]+|\b[a-z]{1,2}\d+\b|\d+", "#", message)
+    return f"{type(error).__name__}: {message[:120]}"

@@ -1,0 +1,77 @@
+"""Every name has one producer: within a trace, and across the forward and the backward trace.
+
+Every pass that looks names up in a map trusts this. Values that the backward recomputes must get new names; only what
+it unpacks from ``saved_for_backward`` keeps the forward's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from harness.checks.base import Finding, Run
+from harness.traces import computed_names
+
+
+class NameComputedTwice(Finding):
+    """One trace computes a name twice."""
+
+    check: ClassVar[str] = "name computed twice"
+
+
+class NameInBothTraces(Finding):
+    """The backward trace computes a name that the forward trace has too."""
+
+    check: ClassVar[str] = "name in forward and backward"
+
+
+def check(run: Run) -> Iterator[Finding]:
+    """The first violation of each kind in each compiled specialisation; all of Thunder's traces are inspected."""
+    for compilation in run.subject.compilations:
+        yield from _twice(run, compilation.forward, "forward")
+        yield from _twice(run, compilation.backward, "backward")
+        yield from _overlap(run, compilation.forward, compilation.backward)
+
+
+def _twice(run: Run, traces: tuple[Any, ...], label: str) -> Iterator[Finding]:
+    for trace in traces:
+        producers: dict[str, str] = {}
+        for bsym in trace.bound_symbols:
+            for name in computed_names(bsym):
+                if name in producers:
+                    yield NameComputedTwice(
+                        run,
+                        f"{name} is computed by {producers[name]} and again by {bsym.sym.name} in the {label} trace "
+                        f"after: {_pass(trace)}",
+                        stage=label,
+                        where=_pass(trace),
+                    )
+                    return
+                producers[name] = bsym.sym.name
+
+
+def _overlap(run: Run, forward: tuple[Any, ...], backward: tuple[Any, ...]) -> Iterator[Finding]:
+    # The last traces of both passes are at the same stage; earlier ones of the forward pass still hold the backward.
+    if not forward or not backward:
+        return
+    known: dict[str, str] = {}
+    for bsym in forward[-1].bound_symbols:
+        for proxy in bsym.flat_proxy_outs:
+            known.setdefault(proxy.name, bsym.sym.name)
+    for bsym in backward[-1].bound_symbols:
+        for name in computed_names(bsym):
+            if name in known:
+                yield NameInBothTraces(
+                    run,
+                    f"the backward trace computes {name} ({bsym.sym.name}); the forward trace has that name from "
+                    f"{known[name]}",
+                    stage="final",
+                    where="overlap",
+                )
+                return
+
+
+def _pass(trace: Any) -> str:
+    """The name of the pass that made a trace, without its time."""
+    provenance = trace.get_provenance()
+    return "acquisition" if provenance is None else provenance.pss.split(" (took")[0]

@@ -1,0 +1,103 @@
+"""How two tensors are compared: bit for bit, or within a bound derived for the case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far two tensors are apart and what was allowed, for the report."""
+
+    largest: float
+    allowed: float
+    differing: int
+    elements: int
+    first_index: tuple[int, ...]
+    subject_value: float
+    reference_value: float
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.differing} of {self.elements} elements differ; at {list(self.first_index)}: "
+            f"{self.subject_value!r} against {self.reference_value!r}; largest difference {self.largest:.3g}, "
+            f"allowed {self.allowed:.3g} ({self.reason})"
+        )
+
+
+class Comparison(Protocol):
+    """A rule for one case; ``key`` names the tensor (step and tensor name)."""
+
+    def difference(self, key: str, subject: Tensor, reference: Tensor) -> Difference | None:
+        """None when ``subject`` is as ``reference`` should be."""
+
+
+class Exact:
+    """Bit for bit (NaN equals NaN, and -0 differs from 0): both sides call the same kernels on the same values."""
+
+    def difference(self, key: str, subject: Tensor, reference: Tensor) -> Difference | None:
+        if (mismatch := shape_mismatch(subject, reference)) is not None:
+            return mismatch
+        wrong = _bits(subject) != _bits(reference)
+        both_nan = subject.isnan() & reference.isnan()
+        return describe(subject, reference, wrong & ~both_nan, 0.0, "same kernels on the same values: bit for bit")
+
+
+class Bounded:
+    """Within a bound per row of the tensor around a float64 value, see ``harness.rounding``."""
+
+    def __init__(self, exact: Mapping[str, Tensor], allowed: Mapping[str, Tensor], reason: str) -> None:
+        self._exact = exact
+        self._allowed = allowed
+        self._reason = reason
+
+    def difference(self, key: str, subject: Tensor, reference: Tensor) -> Difference | None:
+        if (mismatch := shape_mismatch(subject, reference)) is not None:
+            return mismatch
+        exact, allowed = self._exact[key], self._allowed[key]
+        error = (subject.double() - exact).abs()
+        # A NaN or an infinity of the subject where float64 has none is never within the bound.
+        wrong = ~(error <= allowed)
+        return describe(subject, exact, wrong, float(allowed.max()) if allowed.numel() else 0.0, self._reason)
+
+
+def shape_mismatch(subject: Tensor, reference: Tensor) -> Difference | None:
+    """A difference when shape or dtype differ."""
+    if subject.shape == reference.shape and subject.dtype == reference.dtype:
+        return None
+    reason = f"shape and dtype: {_form(subject)} against {_form(reference)}"
+    return Difference(math.inf, 0.0, subject.numel(), subject.numel(), (), math.nan, math.nan, reason)
+
+
+def describe(subject: Tensor, reference: Tensor, wrong: Tensor, allowed: float, reason: str) -> Difference | None:
+    """The difference at the elements marked ``wrong``; None when there are none."""
+    if not bool(wrong.any()):
+        return None
+    apart = (subject.double() - reference.double()).abs()
+    first = tuple(int(i) for i in wrong.nonzero()[0])
+    return Difference(
+        largest=float(apart[wrong].nan_to_num(nan=math.inf).max()),
+        allowed=allowed,
+        differing=int(wrong.sum()),
+        elements=wrong.numel(),
+        first_index=first,
+        subject_value=float(subject[first]),
+        reference_value=float(reference[first]),
+        reason=reason,
+    )
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(integers[tensor.element_size()])

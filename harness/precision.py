@@ -1,0 +1,98 @@
+"""From the recipes of a case to TE's recipe objects, and which linears TE runs under them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from transformer_engine.common import recipe as te_recipe
+
+from harness.build import parameter_names, step_batch
+from harness.case import (
+    AnyLayer,
+    Case,
+    Checkpoint,
+    DelayedScaling,
+    Float8CurrentScaling,
+    Linear,
+    Recipe,
+    Residual,
+    output_width,
+)
+
+FORMATS = {"HYBRID": te_recipe.Format.HYBRID, "E4M3": te_recipe.Format.E4M3}
+
+
+class Recipes:
+    """TE recipe objects for the steps of a case: one for all steps, or an equal new one for each."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._shared = make_recipe(case.precision.recipe)
+
+    def for_step(self) -> te_recipe.Recipe | None:
+        """The recipe object to use in the next step, None without FP8."""
+        if self._case.precision.recipe_object == "shared":
+            return self._shared
+        return make_recipe(self._case.precision.recipe)
+
+
+def make_recipe(recipe: Recipe | None) -> te_recipe.Recipe | None:
+    """A new TE recipe object."""
+    match recipe:
+        case None:
+            return None
+        case DelayedScaling():
+            return te_recipe.DelayedScaling(
+                margin=recipe.margin,
+                fp8_format=FORMATS[recipe.format],
+                amax_history_len=recipe.amax_history_len,
+                amax_compute_algo=recipe.amax_compute_algo,
+            )
+        case Float8CurrentScaling():
+            return te_recipe.Float8CurrentScaling(fp8_format=FORMATS[recipe.format])
+
+
+def claimed_linears(case: Case, index: int) -> tuple[str, ...]:
+    """Paths of the linears that the case's TE executor claims in step ``index``, in order of execution.
+
+    The rule is that of ``_linear_checker`` in thunder/executors/transformer_engineex_impl.py and
+    transformer_engine_v1ex.py: the recipe is supported, and both operands fit an FP8 GEMM. Beyond it, Thunder 0.2.6
+    asks TE only for linears that take part in autograd: the others stay ``ltorch.linear``, which the torch executor
+    claims before Thunder looks at the primitive inside that TE registered (docs/findings.md, "inference").
+    """
+    if case.jit is None or case.jit.executor == "torch" or case.steps[index].mode != "train":
+        return ()
+    if not isinstance(case.precision.recipe, DelayedScaling):
+        return ()
+    rows = math.prod(step_batch(case, index))
+    return tuple(
+        path
+        for path, layer, width, needs_grad in _linears(case.layers, case.input.features, case.input.requires_grad)
+        if needs_grad and fits_fp8(rows, width) and fits_fp8(layer.out_features, width)
+    )
+
+
+def fits_fp8(rows: int, columns: int) -> bool:
+    """Whether a matrix fits an FP8 GEMM (``check_dim_for_fp8_exec`` in transformer_engine/pytorch/utils.py)."""
+    return rows % 8 == 0 and columns % 16 == 0
+
+
+def _linears(
+    layers: tuple[AnyLayer, ...], width: int, needs_grad: bool, prefix: str = ""
+) -> Iterator[tuple[str, Linear, int, bool]]:
+    """Path, layer, input width of every linear in order, and whether its output requires grad."""
+    for index, layer in enumerate(layers):
+        if isinstance(layer, Residual | Checkpoint):
+            yield from _linears(layer.body, width, needs_grad, f"{prefix}{index}.")
+        needs_grad = needs_grad or has_trainable(layer)
+        if isinstance(layer, Linear):
+            yield f"{prefix}{index}", layer, width, needs_grad
+        width = output_width((layer,), width)
+
+
+def has_trainable(layer: AnyLayer) -> bool:
+    """Whether the layer, or one inside it, has a parameter that requires grad."""
+    if isinstance(layer, Residual | Checkpoint):
+        return any(has_trainable(inner) for inner in layer.body)
+    return any(name not in getattr(layer, "frozen", ()) for name in parameter_names(layer))

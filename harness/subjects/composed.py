@@ -1,0 +1,125 @@
+"""Eager references: TE runs the linears that the JIT's TE executor has to claim, Thunder's parts run the rest."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import transformer_engine.pytorch as te
+from torch import Tensor, nn
+
+from harness.build import parameter_names, step_batch
+from harness.case import Activation, AnyLayer, Checkpoint, Linear, Residual, output_width
+from harness.fp8_globals import OwnFp8Globals
+from harness.precision import Recipes, claimed_linears
+from harness.subjects.base import LinearState, Subject, leaf_parameters
+from harness.subjects.parts import run_part
+
+
+class ComposedSubject(Subject):
+    """Eager TE linears and Thunder's parts in the order of the case.
+
+    Thunder keeps the FP8 state of a linear in the compiled function, one for each specialisation (input shape, grad
+    mode, training mode). The reference mirrors that: it has TE modules for each specialisation, with shared parameters,
+    and TE globals for each, so that the end of one's autocast region does not move on the amax histories of the other.
+    """
+
+    def prepare(self) -> None:
+        self._parameters = leaf_parameters(self.case, self.device)
+        self._recipes = Recipes(self.case)
+        self._modules: dict[Any, dict[str, Any]] = {}
+        self._globals: dict[Any, OwnFp8Globals] = {}
+        self._training = True
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        return self._parameters
+
+    def set_training(self, training: bool) -> None:
+        self._training = training
+
+    def around_step(self, index: int) -> AbstractContextManager[None]:
+        return self._globals.setdefault(self._specialisation(index), OwnFp8Globals()).active()
+
+    def forward(self, index: int, x: Tensor) -> Tensor:
+        modules = self._modules_of(index)
+        claimed = set(claimed_linears(self.case, index))
+        recipe = self._recipes.for_step()
+        with te.fp8_autocast(enabled=recipe is not None, fp8_recipe=recipe):
+            return self._run_row(modules, claimed, self.case.layers, self.case.input.features, "", x)
+
+    def fp8_state(self, index: int) -> Mapping[str, LinearState]:
+        modules = self._modules_of(index)
+        return {path: self.state_of(modules, path) for path in claimed_linears(self.case, index)}
+
+    @abc.abstractmethod
+    def run_claimed(self, modules: dict[str, Any], row: list[tuple[str, AnyLayer, int]], x: Tensor) -> Tensor:
+        """Run consecutive layers (path, layer, input width) that TE's kernels compute; the first one is a linear.
+
+        ``modules`` is where TE modules of this specialisation are kept.
+        """
+
+    @abc.abstractmethod
+    def state_of(self, modules: dict[str, Any], path: str) -> LinearState:
+        """FP8 state of the linear at ``path``."""
+
+    def joins_row(self, layer: AnyLayer) -> bool:
+        """Whether a layer that follows a claimed linear is computed exactly alike by TE and Thunder."""
+        return False
+
+    def own_parameters(self, path: str, layer: AnyLayer) -> list[nn.Parameter]:
+        """The parameters of one layer, in ``parameter_names``' order."""
+        return [self._parameters[f"{path}.{name}"] for name in parameter_names(layer)]
+
+    def _modules_of(self, index: int) -> dict[str, Any]:
+        return self._modules.setdefault(self._specialisation(index), {})
+
+    def _specialisation(self, index: int) -> Any:
+        assert self.case.jit is not None
+        if self.case.jit.cache == "no caching":
+            return index
+        mode = self.case.steps[index].mode
+        return step_batch(self.case, index), mode == "train", mode == "eval" and self.case.jit.entry == "module"
+
+    def _run_row(
+        self,
+        modules: dict[str, Any],
+        claimed: set[str],
+        layers: tuple[AnyLayer, ...],
+        width: int,
+        prefix: str,
+        x: Tensor,
+    ) -> Tensor:
+        row: list[tuple[str, AnyLayer, int]] = []
+        for index, layer in enumerate(layers):
+            path = f"{prefix}{index}"
+            joins = path in claimed or bool(row and self.joins_row(layer))
+            # TE's fuser lets one linear write straight into the FP8 input of the next: no rounding in between, which
+            # the JIT has. So a linear right after a linear starts a new row.
+            if row and (not joins or (isinstance(layer, Linear) and isinstance(row[-1][1], Linear))):
+                x = self.run_claimed(modules, row, x)
+                row = []
+            if joins:
+                row.append((path, layer, width))
+            else:
+                x = self._run_other(modules, claimed, layer, width, path, x)
+            width = output_width((layer,), width)
+        return self.run_claimed(modules, row, x) if row else x
+
+    def _run_other(
+        self, modules: dict[str, Any], claimed: set[str], layer: AnyLayer, width: int, path: str, x: Tensor
+    ) -> Tensor:
+        match layer:
+            case Residual():
+                return x + self._run_row(modules, claimed, layer.body, width, f"{path}.", x.clone())
+            case Checkpoint():
+                # Recomputation must not change a number, so the reference does without it.
+                return self._run_row(modules, claimed, layer.body, width, f"{path}.", x)
+            case _:
+                return run_part(layer, x, list(self.own_parameters(path, layer)))
+
+
+def is_relu(layer: AnyLayer) -> bool:
+    """ReLU is exact in every implementation; no other activation is."""
+    return isinstance(layer, Activation) and layer.function == "relu"

@@ -1,0 +1,49 @@
+"""Eager te.Linear modules for the claimed linears."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import transformer_engine.pytorch as te
+from torch import Tensor
+
+from harness.case import AnyLayer, Linear
+from harness.subjects.base import LinearState
+from harness.subjects.composed import ComposedSubject
+from harness.subjects.eager_te_ops import columns
+
+
+class EagerTeModules(ComposedSubject):
+    """The exact counterpart of Thunder's TE executor v1, which calls te.Linear's autograd function."""
+
+    name: ClassVar[str] = "eager te modules"
+
+    def run_claimed(self, modules: dict[str, Any], row: list[tuple[str, AnyLayer, int]], x: Tensor) -> Tensor:
+        for path, layer, width in row:
+            assert isinstance(layer, Linear)
+            if path not in modules:
+                modules[path] = self._linear(path, layer, width)
+            x = modules[path](x)
+        return x
+
+    def state_of(self, modules: dict[str, Any], path: str) -> LinearState:
+        return module_state(modules[path])
+
+    def _linear(self, path: str, layer: Linear, width: int) -> te.Linear:
+        weight, *bias = self.own_parameters(path, layer)
+        module = te.Linear(width, layer.out_features, bias=layer.bias, params_dtype=weight.dtype, device=weight.device)
+        module.register_parameter("weight", weight)
+        if bias:
+            module.register_parameter("bias", bias[0])
+        return module
+
+
+def module_state(module: Any) -> LinearState:
+    """Delayed-scaling state of a TE module with one GEMM (``fp8_meta``, transformer_engine/pytorch/module/base.py)."""
+    meta = module.fp8_meta
+    state = {}
+    if "scaling_fwd" in meta:
+        state |= columns(meta["scaling_fwd"], ("input", "weight"))
+    if "scaling_bwd" in meta:
+        state |= columns(meta["scaling_bwd"], ("grad_output",))
+    return state

@@ -1,0 +1,82 @@
+"""Eager te.ops: claimed linears (and ReLUs after them) in ``te.ops.Sequential``, run by the operation fuser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import transformer_engine.pytorch as te
+from torch import Tensor, nn
+
+from harness.case import AnyLayer, Linear
+from harness.subjects.base import LinearState, QuantizerState
+from harness.subjects.composed import ComposedSubject, is_relu
+
+
+class EagerTeOps(ComposedSubject):
+    """The exact counterpart of Thunder's TE executor v2, which calls te.ops' functional linear."""
+
+    name: ClassVar[str] = "eager te.ops"
+    # Thunder's v2 executor updates scales with TE's Python function, not with the fused kernel. The two differ by one
+    # ulp of the scale and in whether a zero amax moves the history on; TE has a switch for the Python function.
+    environment: ClassVar[Mapping[str, str]] = {"NVTE_UNFUSED_FP8_UPDATE": "1"}
+
+    def joins_row(self, layer: AnyLayer) -> bool:
+        return is_relu(layer)
+
+    def run_claimed(self, modules: dict[str, Any], row: list[tuple[str, AnyLayer, int]], x: Tensor) -> Tensor:
+        pipeline = modules.get(row[0][0])
+        if pipeline is None:
+            pipeline = te.ops.Sequential(*(self._op(modules, *entry) for entry in row))
+            modules[row[0][0]] = pipeline
+        return pipeline(x)
+
+    def state_of(self, modules: dict[str, Any], path: str) -> LinearState:
+        return basic_linear_state(modules[f"op {path}"])
+
+    def _op(self, modules: dict[str, Any], path: str, layer: AnyLayer, width: int) -> nn.Module:
+        if not isinstance(layer, Linear):
+            return te.ops.ReLU()
+        weight, *bias = self.own_parameters(path, layer)
+        op = make_linear_op(layer, width, weight, bias[0] if bias else None)
+        modules[f"op {path}"] = op
+        return op
+
+
+def make_linear_op(layer: Linear, width: int, weight: nn.Parameter, bias: nn.Parameter | None) -> te.ops.Linear:
+    """A te.ops.Linear that uses the given parameter objects."""
+    op = te.ops.Linear(width, layer.out_features, bias=layer.bias, device=weight.device, dtype=weight.dtype)
+    op.register_parameter("weight", weight)
+    if bias is not None:
+        op.register_parameter("bias", bias)
+    return op
+
+
+def basic_linear_state(op: te.ops.Linear) -> LinearState:
+    """Delayed-scaling state of a te.ops.Linear (``_fp8_metas`` in transformer_engine/pytorch/ops/op.py)."""
+    basic = next(module for module in op.basic_ops if isinstance(module, te.ops.BasicLinear))
+    metas = basic._fp8_metas
+    if metas is None:
+        return {}
+    state: dict[str, QuantizerState] = {}
+    for mode, key, names in (
+        ("forward", "scaling_fwd", ("input", "weight")),
+        ("backward", "scaling_bwd", ("grad_output",)),
+    ):
+        if metas[mode] is not None:
+            state |= columns(metas[mode][key], names)
+    return state
+
+
+def columns(recipe_state: Any, names: tuple[str, ...]) -> dict[str, QuantizerState]:
+    """The first columns of a ``DelayedScalingRecipeState`` by name; {} for a recipe without such state.
+
+    ``scale`` has shape [quantizers], ``amax_history`` [history length, quantizers].
+    """
+    history: Tensor | None = getattr(recipe_state, "amax_history", None)
+    if history is None:
+        return {}
+    scale: Tensor = recipe_state.scale
+    with torch.no_grad():
+        return {name: QuantizerState(scale[i].clone(), history[:, i].clone()) for i, name in enumerate(names)}

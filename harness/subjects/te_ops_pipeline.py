@@ -1,0 +1,114 @@
+"""A whole ``te.ops.Sequential`` under TE's operation fuser, its parameters in place or hidden as FSDP hides them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import ClassVar
+
+import transformer_engine.pytorch as te
+from torch import Tensor, nn
+
+from harness.build import parameter_names
+from harness.case import Activation, AnyLayer, GatedActivation, LayerNorm, Linear, RMSNorm, output_width
+from harness.precision import Recipes
+from harness.subjects.base import LinearState, Subject, leaf_parameters
+from harness.subjects.eager_te_ops import basic_linear_state
+
+ACTIVATION_OPS = {
+    "relu": "ReLU",
+    "gelu_tanh": "GELU",
+    "silu": "SiLU",
+    "squared_relu": "SReLU",
+    "quick_gelu": "QGELU",
+    "reglu": "ReGLU",
+    "geglu": "GEGLU",
+    "swiglu": "SwiGLU",
+    "qgeglu": "QGEGLU",
+}
+"""Names in ``transformer_engine.pytorch.ops``."""
+
+
+class TeOpsPipeline(Subject):
+    """The reference: all parameters stay where they are."""
+
+    name: ClassVar[str] = "te.ops pipeline"
+
+    def prepare(self) -> None:
+        self._parameters = leaf_parameters(self.case, self.device)
+        self._recipes = Recipes(self.case)
+        self._ops: dict[str, nn.Module] = {}
+        width = self.case.input.features
+        for index, layer in enumerate(self.case.layers):
+            self._ops[str(index)] = self._op(str(index), layer, width)
+            width = output_width((layer,), width)
+        self.pipeline = te.ops.Sequential(*self._ops.values())
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        return self._parameters
+
+    def forward(self, index: int, x: Tensor) -> Tensor:
+        recipe = self._recipes.for_step()
+        with te.fp8_autocast(enabled=recipe is not None, fp8_recipe=recipe):
+            return self.pipeline(x)
+
+    def fp8_state(self, index: int) -> Mapping[str, LinearState]:
+        return {
+            path: basic_linear_state(op)
+            for (path, op), layer in zip(self._ops.items(), self.case.layers, strict=True)
+            if isinstance(layer, Linear)
+        }
+
+    def _op(self, path: str, layer: AnyLayer, width: int) -> nn.Module:
+        parameters = {name: self._parameters[f"{path}.{name}"] for name in parameter_names(layer)}
+        match layer:
+            case Linear():
+                weight = parameters["weight"]
+                op = te.ops.Linear(width, layer.out_features, bias=layer.bias, device=weight.device, dtype=weight.dtype)
+            case LayerNorm() | RMSNorm():
+                weight = parameters["weight"]
+                kind = te.ops.LayerNorm if isinstance(layer, LayerNorm) else te.ops.RMSNorm
+                op = kind(
+                    width,
+                    eps=layer.eps,
+                    zero_centered_gamma=layer.zero_centered_gamma,
+                    device=weight.device,
+                    dtype=weight.dtype,
+                )
+            case Activation() | GatedActivation():
+                op = getattr(te.ops, ACTIVATION_OPS[layer.function])()
+            case _:
+                raise TypeError(f"{type(layer).__name__} has no te.ops counterpart in a pipeline")
+        for name, parameter in parameters.items():
+            op.register_parameter(name, parameter)
+        return op
+
+
+class TeOpsPipelineHidden(TeOpsPipeline):
+    """The same pipeline; its parameters are hidden when the case says."""
+
+    name: ClassVar[str] = "te.ops pipeline with hidden parameters"
+
+    def before_backward(self, index: int) -> AbstractContextManager[None]:
+        assert self.case.fuser is not None
+        if self.case.fuser.hide_parameters == "between_forward_and_backward":
+            return hidden_parameters(self.pipeline)
+        return nullcontext()
+
+
+@contextmanager
+def hidden_parameters(module: nn.Module) -> Iterator[None]:
+    """Take all parameters out of ``module.parameters()``; they stay reachable as plain attributes.
+
+    This is what FSDP1 with ``use_orig_params=True`` does between forward and backward
+    (torch/distributed/fsdp/_flat_param.py).
+    """
+    taken = [(owner, name, owner._parameters.pop(name)) for owner in module.modules() for name in [*owner._parameters]]
+    for owner, name, parameter in taken:
+        object.__setattr__(owner, name, parameter)
+    try:
+        yield
+    finally:
+        for owner, name, parameter in taken:
+            object.__delattr__(owner, name)
+            owner._parameters[name] = parameter

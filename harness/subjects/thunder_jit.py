@@ -1,0 +1,72 @@
+"""``thunder.jit`` with one executor list: what all Thunder subjects share."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import Any
+
+import thunder
+from torch import Tensor, nn
+
+from harness.precision import Recipes, claimed_linears
+from harness.program import all_parameter_names, argument_name, compile_function, compile_module
+from harness.subjects.base import Compilation, LinearState, Subject, leaf_parameters
+
+
+class ThunderSubject(Subject):
+    """The case's model, as a module or as a function, under ``thunder.jit``."""
+
+    @abc.abstractmethod
+    def jit_options(self, recipes: Recipes) -> dict[str, Any]:
+        """Keyword arguments of ``thunder.jit`` beside the cache mode."""
+
+    def read_state(self, compilation: Compilation, claimed: tuple[str, ...]) -> Mapping[str, LinearState]:
+        """FP8 state held by compiled traces; {} for an executor without any."""
+        return {}
+
+    def prepare(self) -> None:
+        assert self.case.jit is not None
+        self.recipes = Recipes(self.case)
+        # By the identity of Thunder's list of traces, which it hands out again when it finds them in its cache.
+        self._compiled: dict[int, Compilation] = {}
+        options = self.jit_options(self.recipes) | {"cache": self.case.jit.cache}
+        self._parameters = leaf_parameters(self.case, self.device)
+        layers, width = self.case.layers, self.case.input.features
+        self._arguments: list[Tensor] = []
+        if self.case.jit.entry == "module":
+            module = compile_module(layers, width)()
+            for name, parameter in self._parameters.items():
+                module.register_parameter(argument_name(name), parameter)
+            self.jitted = thunder.jit(module, **options)
+        else:
+            self._arguments = [self._parameters[name] for name in all_parameter_names(layers)]
+            self.jitted = thunder.jit(compile_function(layers, width), **options)
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        return self._parameters
+
+    def set_training(self, training: bool) -> None:
+        if isinstance(self.jitted, nn.Module):
+            self.jitted.train(training)
+
+    def forward(self, index: int, x: Tensor) -> Tensor:
+        misses = thunder.cache_misses(self.jitted)
+        output = self.call(x)
+        traces = thunder.last_traces(self.jitted)
+        if thunder.cache_misses(self.jitted) != misses:
+            backward = thunder.last_backward_traces(self.jitted)
+            self._compiled[id(traces)] = Compilation(step=index, forward=tuple(traces), backward=tuple(backward))
+        self._current = self._compiled[id(traces)]
+        return output
+
+    def fp8_state(self, index: int) -> Mapping[str, LinearState]:
+        return self.read_state(self._current, claimed_linears(self.case, index))
+
+    def call(self, x: Tensor) -> Tensor:
+        """Call the jitted model once."""
+        output: Tensor = self.jitted(x, *self._arguments)
+        return output
+
+    def compilations(self) -> list[Compilation]:
+        return list(self._compiled.values())

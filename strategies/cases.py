@@ -1,0 +1,81 @@
+"""Whole cases: one strategy for each subject under test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from harness.case import Case, Executor, Fuser, Input, Jit
+from strategies.inputs import ALIGNED_BATCHES, ODD_BATCHES, inputs
+from strategies.layers import (
+    ALIGNED_WIDTHS,
+    ODD_WIDTHS,
+    PIPELINE_ACTIVATIONS,
+    TORCH_ACTIVATIONS,
+    Model,
+    models,
+)
+from strategies.precision import precisions
+from strategies.schedules import schedules
+
+WIDTHS = ALIGNED_WIDTHS * 3 + ODD_WIDTHS
+"""Mostly widths that TE takes: a case in which TE runs nowhere tests little."""
+BATCHES = ALIGNED_BATCHES * 3 + ODD_BATCHES
+
+seeds = st.integers(0, 2**16)
+"""Seeds of parameters and data: small ones, so that a shrunk case reads well."""
+
+
+# Built once: Hypothesis validates a strategy when it is first drawn from, which costs more than drawing.
+JIT_INPUTS = inputs(BATCHES, WIDTHS)
+JIT_MODELS = models(WIDTHS, TORCH_ACTIVATIONS, regions=True, max_size=5)
+JIT_SCHEDULES = schedules(BATCHES)
+FUSER_INPUTS = inputs(ALIGNED_BATCHES, ALIGNED_WIDTHS)
+FUSER_MODELS = models(ALIGNED_WIDTHS, PIPELINE_ACTIVATIONS, regions=False, max_size=6)
+FUSER_SCHEDULES = schedules(ALIGNED_BATCHES)
+
+
+def jits(executor: Executor) -> st.SearchStrategy[Jit]:
+    """How the JIT is called. Shrinks to a module under Thunder's default cache."""
+    return st.builds(
+        Jit,
+        executor=st.just(executor),
+        cache=st.sampled_from(["constant values", "constant values", "constant values", "no caching"]),
+        entry=st.sampled_from(["module", "function"]),
+    )
+
+
+def cases(executor: Executor) -> st.SearchStrategy[Case]:
+    """A case for ``thunder.jit`` with ``executor`` first. Shrinks to one linear, one training step, TE's defaults."""
+    return st.builds(
+        _case,
+        model=JIT_MODELS,
+        given_input=JIT_INPUTS,
+        precision=precisions(current=executor == "transformer_engine", none=executor == "torch"),
+        steps=JIT_SCHEDULES,
+        jit=jits(executor),
+        fuser=st.none(),
+        seed=seeds,
+    )
+
+
+def fuser_cases() -> st.SearchStrategy[Case]:
+    """A te.ops pipeline for the operation fuser. Shrinks to one linear whose parameters are hidden in backward."""
+    return st.builds(
+        _case,
+        model=FUSER_MODELS,
+        given_input=FUSER_INPUTS,
+        precision=precisions(current=True, none=True),
+        steps=FUSER_SCHEDULES,
+        jit=st.none(),
+        fuser=st.builds(
+            Fuser,
+            hide_parameters=st.sampled_from(["between_forward_and_backward", "never", "from_start"]),
+        ),
+        seed=seeds,
+    )
+
+
+def _case(model: Model, given_input: Input, **rest: Any) -> Case:
+    return Case(layers=model(given_input.features), input=given_input, **rest)

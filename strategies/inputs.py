@@ -1,0 +1,45 @@
+"""Inputs: shapes on and off the edges that FP8 kernels care about, dtypes and value distributions."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from harness.case import Batch, Distribution, Dtype, Input
+
+ALIGNED_BATCHES: tuple[Batch, ...] = ((16,), (32,), (2, 8), (64,), (2, 2, 8), (1, 16), (4, 16))
+"""Leading dimensions whose product is a multiple of 16, as the three FP8 GEMMs of a training step want."""
+
+ODD_BATCHES: tuple[Batch, ...] = ((1,), (3, 4), (17,), (8,))
+"""Leading dimensions that FP8 does not take: Thunder must leave the linear to torch. 8 rows pass TE's check and are
+refused by the weight gradient's GEMM, in eager TE and under the JIT alike."""
+
+DISTRIBUTIONS: tuple[Distribution, ...] = (
+    "normal",
+    "wide_range_rows",
+    "fp8_representable",
+    "outliers",
+    "one_hot_rows",
+    "large",
+    "small",
+    "zeros",
+)
+
+
+def inputs(
+    batches: tuple[Batch, ...],
+    widths: tuple[int, ...],
+    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16", "float16"),
+) -> st.SearchStrategy[Input]:
+    """An input. Shrinks to ``[16, 64]`` float32 normal values that need no gradient.
+
+    An input without gradient makes the first linear's cache key equal to that of later ones' only in some models:
+    both settings are needed to reach Thunder's cache from both sides.
+    """
+    return st.builds(
+        Input,
+        batch=st.sampled_from(batches),
+        features=st.sampled_from(widths),
+        dtype=st.sampled_from(dtypes),
+        distribution=st.sampled_from(DISTRIBUTIONS),
+        requires_grad=st.booleans(),
+    )
