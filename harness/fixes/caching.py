@@ -11,12 +11,12 @@ and (3) gives the process an empty cache while it lasts. The second and third al
 from __future__ import annotations
 
 import builtins
-import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from thunder.common import CompileData
 from thunder.core import devices, dtypes, prims, vjp_utils
 from thunder.core.compile_data import compile_data_and_stats
@@ -31,26 +31,19 @@ from harness.device import activate
 from harness.fixes.base import FixError, Revert
 from harness.fixes.patching import attribute, require
 from harness.fp8_globals import OwnFp8Globals
+from harness.te_executors import executor_v1, executor_v2
 
 FLAG = "_disable_caching"
-EXECUTORS = {
-    "thunder.executors.transformer_engineex": "transformer_engine_ex",
-    "thunder.executors.transformer_engine_v1ex": "transformer_engine_v1_ex",
-}
 
 
 def is_present() -> bool:
     """Whether two equal linears get gradient functions of their own, with every TE executor that claims a linear."""
     # TE's own default recipe, whatever the caller's autocast says: both executors claim linears under it.
-    with _own_cache(), OwnFp8Globals().active():
-        answers = [answer for executor in _te_executors() if (answer := _distinct(executor)) is not None]
+    with _own_cache(), OwnFp8Globals().active(), torch.enable_grad():
+        answers = [answer for executor in (executor_v1, executor_v2) if (answer := _distinct(executor)) is not None]
     if not answers:
         raise FixError("none of Thunder's TE executors claims a linear: nothing can be said about fix 'caching'")
     return all(answers)
-
-
-def _te_executors() -> list[Any]:
-    return [getattr(importlib.import_module(module), name) for module, name in EXECUTORS.items()]
 
 
 def _distinct(executor: Any) -> bool | None:

@@ -25,7 +25,7 @@ from harness.subjects.te_ops_pipeline import hidden_parameters
 def is_present() -> bool:
     """Whether backward works after the parameters were hidden."""
     device = activate().device
-    with OwnFp8Globals().active():
+    with OwnFp8Globals().active(), torch.enable_grad():
         pipeline = te.ops.Sequential(te.ops.LayerNorm(16, device=device))
         output = pipeline(torch.ones(8, 16, device=device, requires_grad=True))
         try:

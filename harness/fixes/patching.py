@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
@@ -56,12 +58,14 @@ def rewritten(function: Callable[..., Any], lines: dict[str, str], **names: Any)
     """
     source = require(function, *lines)
     replaced = "\n".join(_replace_line(line, lines) for line in source.splitlines())
-    maker = f"def _make({', '.join(names)}):\n{textwrap.indent(replaced, '    ')}\n    return {function.__name__}\n"
-    code = compile(maker, f"<{_label(function)}, reverted>", "exec", dont_inherit=True)
+    # A function around it makes ``names`` closed-over variables. It is built as a tree: indenting the text would
+    # change the strings in it.
+    tree = ast.parse(f"def _make({', '.join(names)}):\n    return {function.__name__}")
+    tree.body[0].body[:0] = ast.parse(replaced).body  # type: ignore[attr-defined]
     namespace: dict[str, Any] = {}
-    exec(code, function.__globals__, namespace)
-    copy: Callable[..., Any] = namespace["_make"](**names)
-    return copy
+    exec(compile(tree, f"<{_label(function)}, reverted>", "exec", dont_inherit=True), function.__globals__, namespace)
+    # ``inspect`` then shows the source of the original, in which other reverts look for their places.
+    return functools.update_wrapper(namespace["_make"](**names), function)
 
 
 def _replace_line(line: str, lines: dict[str, str]) -> str:

@@ -25,7 +25,8 @@ from harness.traces import computed_names
 def is_present() -> bool:
     """Whether no name is computed twice when a checkpointed region is compiled, in any trace or across passes."""
     jitted = thunder.jit(_checkpointed, executors=[thunder.pytorch_executor])
-    jitted(torch.ones(2, requires_grad=True))
+    with torch.enable_grad():
+        jitted(torch.ones(2, requires_grad=True))
     forward, backward = thunder.last_traces(jitted), thunder.last_backward_traces(jitted)
     final = [*_names(forward[-1]), *_names(backward[-1])]
     return all(_unique(names) for names in (final, *map(_names, forward)))

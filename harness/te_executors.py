@@ -1,0 +1,26 @@
+"""Thunder's two TE executors under one name each, whatever the release calls their modules.
+
+Since 0.2.6 ``transformer_engineex`` is v2 (functional, stateful symbols); up to 0.2.5 that name is v1 (one
+``te_linear_N`` for each linear). Import this only after ``harness.device.activate()``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+_EXECUTORS = "thunder.executors"
+_SINCE_0_2_6 = find_spec(f"{_EXECUTORS}.transformer_engine_v1ex") is not None
+
+with warnings.catch_warnings():
+    # v1 warns when TE is too new for it (2.10 and later). It then claims no linear, which is what a check looks at.
+    warnings.filterwarnings("ignore", message="transformer_engine failed to import")
+    _v1 = import_module(f"{_EXECUTORS}.{'transformer_engine_v1ex' if _SINCE_0_2_6 else 'transformer_engineex'}")
+    _v2 = import_module(f"{_EXECUTORS}.{'transformer_engineex' if _SINCE_0_2_6 else 'transformer_engine_v2ex'}")
+
+executor_v1: Any = _v1.transformer_engine_v1_ex if _SINCE_0_2_6 else _v1.transformer_engine_ex
+executor_v2: Any = _v2.transformer_engine_ex if _SINCE_0_2_6 else _v2.transformer_engine_v2_ex
+TransformV2: Any = _v2.TransformerEngineTransform if _SINCE_0_2_6 else _v2.TransformerEngineTransformV2
+"""The transform that goes with ``executor_v2``; instantiate it for each compiled function."""
