@@ -14,7 +14,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from harness.device import activate
 from harness.fixes import reverted
 
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of torch and TE
     pytest.mark.skipif(activate().device != "cpu", reason="one process over gloo, on the CPU"),
