@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from harness.emulation import extension, hook, settings
 from harness.emulation.guard import DEFAULT_PREFIXES, EXTENSION
@@ -16,6 +17,11 @@ def activate_emulation(compute_capability: tuple[int, int]) -> None:
     hook.install(DEFAULT_PREFIXES)
 
 
-def rewrite_also(prefixes: Sequence[str]) -> None:
-    """Rewrite further modules, for example Transformer Engine's own tests, when they are imported."""
-    hook.install(prefixes)
+def rewrite_also(prefixes: Sequence[str] = (), directories: Sequence[Path] = ()) -> None:
+    """Rewrite further modules when they are imported, for example Transformer Engine's own tests.
+
+    Args:
+        prefixes: dotted names of modules and packages.
+        directories: places whose Python files are rewritten under whatever name they are imported.
+    """
+    hook.install(prefixes, directories)

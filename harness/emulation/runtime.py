@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.emulation import cuda, stubs
+from harness.emulation import cuda, launchers, stubs
 from harness.emulation.autocast import cpu_autocast
 from harness.emulation.fuser import fp32_interior
 from harness.emulation.hook import rewriter
@@ -18,3 +18,8 @@ def injected_names() -> dict[str, Any]:
         rewriter.FUSER: fp32_interior,
         rewriter.AUTOCAST: cpu_autocast,
     }
+
+
+def replacements(module_name: str) -> dict[str, Any]:
+    """Functions of a rewritten module that are replaced after it has run."""
+    return dict(launchers.REPLACEMENTS.get(module_name, {}))

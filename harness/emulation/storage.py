@@ -25,11 +25,12 @@ _KEYWORDS = {"_scale_inv": "fp8_scale_inv", "_transpose": "data_transpose"}
 BLOCK_BUFFERS = ("_rowwise_data", "_rowwise_scale_inv", "_columnwise_data", "_columnwise_scale_inv")
 NVFP4_BUFFERS = (*BLOCK_BUFFERS, "_amax_rowwise", "_amax_columnwise")
 _BUFFERS = {
-    "Float8Tensor": ("_data", "_transpose", "_scale_inv"),
-    "MXFP8Tensor": BLOCK_BUFFERS,
-    "Float8BlockwiseQTensor": BLOCK_BUFFERS,
-    "NVFP4Tensor": NVFP4_BUFFERS,
+    "Float8TensorStorage": ("_data", "_transpose", "_scale_inv"),
+    "MXFP8TensorStorage": BLOCK_BUFFERS,
+    "Float8BlockwiseQTensorStorage": BLOCK_BUFFERS,
+    "NVFP4TensorStorage": NVFP4_BUFFERS,
 }
+"""By the storage class, which every tensor class derives from."""
 
 _MODULE_AND_CLASS = {
     "Float8Quantizer": ("float8_tensor", "Float8Tensor"),
@@ -80,7 +81,7 @@ def coerce(tensor: Any, quantizer: Any, shape: torch.Size, empty: Buffers) -> No
 
 def buffers_of(tensor: Any) -> Buffers:
     """The buffers that a tensor holds, by attribute."""
-    names = _BUFFERS[type(tensor).__name__.removesuffix("Storage")]
+    names = next(_BUFFERS[base.__name__] for base in type(tensor).__mro__ if base.__name__ in _BUFFERS)
     return {name: getattr(tensor, name) for name in names}
 
 

@@ -43,3 +43,31 @@ def fp8_encode(values: np.ndarray, scale: np.float32, fp8_dtype: int) -> np.ndar
     code = np.where(upper, above, below).astype(np.uint8)
     code |= np.where(np.signbit(scaled), 0x80, 0).astype(np.uint8)
     return np.where(np.isnan(scaled), 0x7F, code).astype(np.uint8)
+
+
+FP4_VALUES = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+"""The magnitudes of the eight codes of E2M1."""
+
+
+def fp4_encode(values: np.ndarray) -> np.ndarray:
+    """Nearest code of fp32 values, ties to even codes, saturating; the sign is bit 3."""
+    codes = np.empty(values.shape, dtype=np.uint8)
+    for index, value in np.ndenumerate(values):
+        distance = np.abs(FP4_VALUES - min(abs(float(value)), 6.0))
+        nearest = np.flatnonzero(distance == distance.min())
+        codes[index] = nearest[0] if len(nearest) == 1 or nearest[0] % 2 == 0 else nearest[1]
+        codes[index] |= 8 if np.signbit(value) else 0
+    return codes
+
+
+def e8m0_of_amax(largest: float, fp8_max: float) -> int:
+    """Exponent of the smallest power of two not below ``amax / fp8_max``, the quotient taken as the kernels take it."""
+    quotient = float(np.float32(largest) * (np.float32(1) / np.float32(fp8_max)))
+    if quotient == 0:
+        return 0
+    exponent = int(np.ceil(np.log2(quotient)))
+    while 2.0**exponent < quotient:
+        exponent += 1
+    while 2.0 ** (exponent - 1) >= quotient:
+        exponent -= 1
+    return max(exponent + 127, 0)

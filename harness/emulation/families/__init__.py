@@ -52,12 +52,21 @@ def of_tensor(tensor: Any) -> Family:
     Raises:
         NotImplementedError: a tensor class that the extension does not know.
     """
-    family = _BY_TENSOR.get(type(tensor).__name__)
+    family = _family_of_class(type(tensor))
     if family is None:
         raise NotImplementedError(f"tensor of type {type(tensor).__name__} is not covered by the CPU emulation")
     return family
 
 
 def is_quantized(tensor: Any) -> bool:
-    """Whether the object is one of TE's quantized tensors or storages."""
-    return type(tensor).__name__ in _BY_TENSOR
+    """Whether the object is one of TE's quantized tensors or storages, or of a class derived from one."""
+    return _family_of_class(type(tensor)) is not None
+
+
+_family_of: dict[type[Any], Family | None] = {}
+
+
+def _family_of_class(cls: type[Any]) -> Family | None:
+    if cls not in _family_of:
+        _family_of[cls] = next((_BY_TENSOR[base.__name__] for base in cls.__mro__ if base.__name__ in _BY_TENSOR), None)
+    return _family_of[cls]

@@ -84,11 +84,16 @@ class Family(ABC):
         """The logical shape, from whichever buffer is there."""
 
 
+def matrix_size(shape: torch.Size) -> tuple[int, int]:
+    """Rows and columns of a tensor seen as a matrix: leading dimensions flattened; a scalar is 1 x 1."""
+    return (math.prod(shape[:-1]), shape[-1]) if len(shape) else (1, 1)
+
+
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as a matrix: leading dimensions flattened."""
-    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
+    """The tensor as a matrix."""
+    return tensor.reshape(matrix_size(tensor.shape))
 
 
 def transposed_shape(shape: torch.Size) -> torch.Size:
     """``[..., K]`` to ``[K, ...]``."""
-    return torch.Size([shape[-1], *shape[:-1]])
+    return torch.Size([*shape[-1:], *shape[:-1]])

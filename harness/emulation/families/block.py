@@ -6,14 +6,13 @@ quantize_transpose_square_blockwise.cu.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
 from harness.emulation import settings, storage
 from harness.emulation.dtypes import FP8_MAX
-from harness.emulation.families.base import Family, Operand, flat, transposed_shape
+from harness.emulation.families.base import Family, Operand, flat, matrix_size, transposed_shape
 from harness.emulation.formats import blocks, fp8
 
 _BLOCK = 128
@@ -44,7 +43,7 @@ class BlockScaling(Family):
         return buffers
 
     def empty(self, quantizer: Any, shape: torch.Size, device: torch.device) -> storage.Buffers:
-        rows, columns = math.prod(shape[:-1]), shape[-1]
+        rows, columns = matrix_size(shape)
         buffers: storage.Buffers = dict.fromkeys(storage.BLOCK_BUFFERS)
         if quantizer.rowwise_usage:
             buffers["_rowwise_data"] = torch.empty(shape, dtype=torch.uint8, device=device)
@@ -68,7 +67,8 @@ class BlockScaling(Family):
             raise RuntimeError(f"Input is missing {'column' if columnwise else 'row'}-wise usage")
         square = bool(tensor._is_2D_scaled)
         if columnwise and not _tensor_is_compact(tensor):
-            values = fp8.decode(data, tensor._fp8_dtype).reshape(data.shape[0], -1)
+            values = fp8.decode(data, tensor._fp8_dtype)
+            values = values.reshape(values.shape[0] if values.dim() else 1, -1)
         else:
             values = flat(fp8.decode(data, tensor._fp8_dtype))
         matrix = _dequantize(values, inverse, square, columnwise, _tensor_is_compact(tensor))
@@ -80,7 +80,7 @@ class BlockScaling(Family):
         if tensor._rowwise_data is not None:
             return tensor._rowwise_data.shape
         columnwise = tensor._columnwise_data.shape
-        return columnwise if _tensor_is_compact(tensor) else torch.Size([*columnwise[1:], columnwise[0]])
+        return columnwise if _tensor_is_compact(tensor) else torch.Size([*columnwise[1:], *columnwise[:1]])
 
 
 def _quantize(matrix: torch.Tensor, quantizer: Any, limit: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,7 +24,7 @@ class _PerTensor(Family):
     def decode(self, tensor: Any) -> torch.Tensor:
         if tensor._data is None:
             raise NotImplementedError("dequantizing an FP8 tensor that holds only its transpose")
-        return fp8.decode(tensor._data, tensor._fp8_dtype) * tensor._scale_inv
+        return fp8.decode(tensor._data, tensor._fp8_dtype) * tensor._scale_inv.reshape(())
 
     def operand(self, tensor: Any, columnwise: bool) -> Operand:
         return Operand(self._matrix(tensor, columnwise), tensor._scale_inv.reshape(()), self.kind)

@@ -5,13 +5,12 @@ Sources: pytorch/csrc/quantizer.cpp; common/cast/mxfp8/quantize_mxfp8.cuh.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
 from harness.emulation import settings, storage
-from harness.emulation.families.base import Family, Operand, flat
+from harness.emulation.families.base import Family, Operand, flat, matrix_size
 from harness.emulation.formats import blocks, e8m0, fp8, swizzle
 
 _BLOCK = 32
@@ -90,7 +89,7 @@ def _multiplier(exponents: torch.Tensor) -> torch.Tensor:
 
 
 def _checked_size(shape: torch.Size) -> tuple[int, int]:
-    rows, columns = math.prod(shape[:-1]), shape[-1]
+    rows, columns = matrix_size(shape)
     if rows % _BLOCK or columns % _BLOCK:
         raise RuntimeError(
             f"MXFP8 requires tensor dims that are divisible by {_BLOCK} (got shape=({','.join(map(str, shape))}))"

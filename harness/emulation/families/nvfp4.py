@@ -5,13 +5,12 @@ Sources: pytorch/csrc/quantizer.cpp; common/gemm/cublaslt_gemm.cu.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
 from harness.emulation import settings, storage
-from harness.emulation.families.base import Family, Operand, flat
+from harness.emulation.families.base import Family, Operand, flat, matrix_size
 from harness.emulation.formats import blocks, fp4, fp8, nvfp4, swizzle
 
 
@@ -151,7 +150,7 @@ def _packed(shape: torch.Size) -> torch.Size:
 
 
 def _checked_size(shape: torch.Size) -> tuple[int, int]:
-    rows, columns = math.prod(shape[:-1]), shape[-1]
+    rows, columns = matrix_size(shape)
     if rows % nvfp4.BLOCK:
         raise RuntimeError(f"First dim for NVFP4 must be divisible by {nvfp4.BLOCK} (got shape={tuple(shape)})")
     if columns % nvfp4.BLOCK:

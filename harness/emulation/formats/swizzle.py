@@ -10,7 +10,8 @@ _ROWS, _COLUMNS, _STRIPES = 128, 4, 4
 def swizzle(scales: torch.Tensor) -> torch.Tensor:
     """[R, C] scales (R a multiple of 128, C of 4) in GEMM order, same shape.
 
-    Tiles follow each other row by row; in a tile, (row ``r``, column ``c``) is at ``(r % 32) * 16 + (r // 32) * 4 + c``.
+    Tiles follow each other row by row; in a tile, row ``r`` and column ``c`` are stored at
+    ``(r % 32) * 16 + (r // 32) * 4 + c``.
     """
     rows, columns = scales.shape
     tiles = scales.reshape(rows // _ROWS, _STRIPES, _ROWS // _STRIPES, columns // _COLUMNS, _COLUMNS)

@@ -22,6 +22,7 @@ class EmulatingFinder(MetaPathFinder):
 
     def __init__(self) -> None:
         self.prefixes: set[str] = set()
+        self.directories: set[Path] = set()
 
     def covers(self, fullname: str) -> bool:
         """Whether ``fullname`` is one of the prefixes or lies below one."""
@@ -31,12 +32,19 @@ class EmulatingFinder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The module's ordinary spec with the rewriting loader in it; None for every other module."""
-        if not self.covers(fullname):
+        by_name = self.covers(fullname)
+        if not by_name and not self.directories:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and type(spec.loader) is SourceFileLoader:
-            spec.loader = RewritingLoader(fullname, spec.loader.path)
+        if spec is None or type(spec.loader) is not SourceFileLoader:
+            return None
+        if not by_name and not self._contains(spec.loader.path):
+            return None
+        spec.loader = RewritingLoader(fullname, spec.loader.path)
         return spec
+
+    def _contains(self, filename: str) -> bool:
+        return any(directory in Path(filename).resolve().parents for directory in self.directories)
 
 
 class RewritingLoader(SourceFileLoader):
@@ -62,24 +70,18 @@ class RewritingLoader(SourceFileLoader):
         module.__dict__.update(runtime.injected_names())
         with _build_mode(module.__name__):
             super().exec_module(module)
-        if module.__name__ == "transformer_engine.common":
-            module.load_framework_extension = _load_framework_extension  # type: ignore[attr-defined]
+        module.__dict__.update(runtime.replacements(module.__name__))
 
 
 _finder = EmulatingFinder()
 
 
-def install(prefixes: Sequence[str]) -> None:
-    """Rewrite the modules under ``prefixes`` from now on; repeated calls add to the set."""
+def install(prefixes: Sequence[str] = (), directories: Sequence[Path] = ()) -> None:
+    """Rewrite modules by dotted prefix or by the directory of their file from now on; repeated calls add up."""
     _finder.prefixes.update(prefixes)
+    _finder.directories.update(directory.resolve() for directory in directories)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
-
-
-def _load_framework_extension(framework: str) -> None:
-    """Stands in for TE's loader of compiled extensions: torch's is in place already, JAX's does not exist."""
-    if framework != "torch":
-        raise ImportError(f"the CPU emulation has no Transformer Engine extension for {framework}")
 
 
 @contextmanager
