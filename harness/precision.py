@@ -58,18 +58,25 @@ def claimed_linears(case: Case, index: int) -> tuple[str, ...]:
 
     The rule is that of ``_linear_checker`` in thunder/executors/transformer_engineex_impl.py and
     transformer_engine_v1ex.py: the recipe is supported, and both operands fit an FP8 GEMM. Beyond it, Thunder 0.2.6
-    asks TE only for linears that take part in autograd: the others stay ``ltorch.linear``, which the torch executor
-    claims before Thunder looks at the primitive inside that TE registered (docs/findings.md, "inference").
+    asks TE only for traces that it differentiates: in the others a linear stays ``ltorch.linear``, which the torch
+    executor claims before Thunder looks at the primitive inside that TE registered (docs/findings.md, "inference").
     """
-    if case.jit is None or case.jit.executor == "torch" or case.steps[index].mode != "train":
+    if case.jit is None or case.jit.executor == "torch" or not differentiated(case, index):
         return ()
     if not isinstance(case.precision.recipe, DelayedScaling):
         return ()
     rows = math.prod(step_batch(case, index))
     return tuple(
         path
-        for path, layer, width, needs_grad in _linears(case.layers, case.input.features, case.input.requires_grad)
-        if needs_grad and fits_fp8(rows, width) and fits_fp8(layer.out_features, width)
+        for path, layer, width in _linears(case.layers, case.input.features)
+        if fits_fp8(rows, width) and fits_fp8(layer.out_features, width)
+    )
+
+
+def differentiated(case: Case, index: int) -> bool:
+    """Whether step ``index`` has a backward pass: it trains, and something requires grad."""
+    return case.steps[index].mode == "train" and (
+        case.input.requires_grad or any(has_trainable(layer) for layer in case.layers)
     )
 
 
@@ -78,16 +85,13 @@ def fits_fp8(rows: int, columns: int) -> bool:
     return rows % 8 == 0 and columns % 16 == 0
 
 
-def _linears(
-    layers: tuple[AnyLayer, ...], width: int, needs_grad: bool, prefix: str = ""
-) -> Iterator[tuple[str, Linear, int, bool]]:
-    """Path, layer, input width of every linear in order, and whether its output requires grad."""
+def _linears(layers: tuple[AnyLayer, ...], width: int, prefix: str = "") -> Iterator[tuple[str, Linear, int]]:
+    """Path, layer and input width of every linear, in order of execution."""
     for index, layer in enumerate(layers):
         if isinstance(layer, Residual | Checkpoint):
-            yield from _linears(layer.body, width, needs_grad, f"{prefix}{index}.")
-        needs_grad = needs_grad or has_trainable(layer)
-        if isinstance(layer, Linear):
-            yield f"{prefix}{index}", layer, width, needs_grad
+            yield from _linears(layer.body, width, f"{prefix}{index}.")
+        elif isinstance(layer, Linear):
+            yield f"{prefix}{index}", layer, width
         width = output_width((layer,), width)
 
 

@@ -114,11 +114,11 @@ def models(
     )
     if not regions:
         return _rows(plain, max_size)
-    nested = plain | st.builds(_region, st.just(Checkpoint), _rows(plain, 3))
+    nested = plain | st.builds(_region, st.just(Checkpoint), _rows(plain, 2))
     regions_too = (
         plain
-        | st.builds(_region, st.just(Checkpoint), _rows(nested, 3))
-        | st.builds(_region, st.just(Residual), _rows(nested, 3))
+        | st.builds(_region, st.just(Checkpoint), _rows(nested, 2))
+        | st.builds(_region, st.just(Residual), _rows(nested, 2))
     )
     return _rows(regions_too, max_size)
 

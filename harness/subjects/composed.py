@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from harness.build import parameter_names, step_batch
 from harness.case import Activation, AnyLayer, Checkpoint, Linear, Residual, output_width
 from harness.fp8_globals import OwnFp8Globals
-from harness.precision import Recipes, claimed_linears
+from harness.precision import Recipes, claimed_linears, differentiated
 from harness.subjects.base import LinearState, Subject, leaf_parameters
 from harness.subjects.parts import run_part
 
@@ -31,13 +31,10 @@ class ComposedSubject(Subject):
         self._recipes = Recipes(self.case)
         self._modules: dict[Any, dict[str, Any]] = {}
         self._globals: dict[Any, OwnFp8Globals] = {}
-        self._training = True
+        self._differentiated = False
 
     def parameters(self) -> Mapping[str, Tensor]:
         return self._parameters
-
-    def set_training(self, training: bool) -> None:
-        self._training = training
 
     def around_step(self, index: int) -> AbstractContextManager[None]:
         return self._globals.setdefault(self._specialisation(index), OwnFp8Globals()).active()
@@ -45,6 +42,7 @@ class ComposedSubject(Subject):
     def forward(self, index: int, x: Tensor) -> Tensor:
         modules = self._modules_of(index)
         claimed = set(claimed_linears(self.case, index))
+        self._differentiated = differentiated(self.case, index)
         recipe = self._recipes.for_step()
         with te.fp8_autocast(enabled=recipe is not None, fp8_recipe=recipe):
             return self._run_row(modules, claimed, self.case.layers, self.case.input.features, "", x)
@@ -117,7 +115,7 @@ class ComposedSubject(Subject):
                 # Recomputation must not change a number, so the reference does without it.
                 return self._run_row(modules, claimed, layer.body, width, f"{path}.", x)
             case _:
-                return run_part(layer, x, list(self.own_parameters(path, layer)))
+                return run_part(layer, x, list(self.own_parameters(path, layer)), differentiated=self._differentiated)
 
 
 def is_relu(layer: AnyLayer) -> bool:

@@ -24,8 +24,18 @@ CACHED_PARTS = 512
 """Compiled parts kept per process. They hold no state, so keeping them changes no verdict."""
 
 
-def run_part(layer: AnyLayer, x: Tensor, parameters: list[Tensor]) -> Tensor:
-    """One layer, compiled by Thunder on its own."""
+def run_part(layer: AnyLayer, x: Tensor, parameters: list[Tensor], *, differentiated: bool) -> Tensor:
+    """One layer, compiled by Thunder on its own.
+
+    ``differentiated`` says that the whole model is: Thunder then splits up also the layers that need no gradient, and
+    otherwise hands them to torch's fused kernels.
+    """
+    if not differentiated or any(t.requires_grad for t in (x, *parameters)):
+        return _call(layer, x, parameters)
+    return _call(layer, x.detach().requires_grad_(), parameters).detach()
+
+
+def _call(layer: AnyLayer, x: Tensor, parameters: list[Tensor]) -> Tensor:
     signature = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in (x, *parameters))
     return _compiled(layer, signature, torch.is_grad_enabled())(x, *parameters)
 

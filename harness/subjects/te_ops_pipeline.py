@@ -89,6 +89,10 @@ class TeOpsPipelineHidden(TeOpsPipeline):
 
     name: ClassVar[str] = "te.ops pipeline with hidden parameters"
 
+    def around_step(self, index: int) -> AbstractContextManager[None]:
+        assert self.case.fuser is not None
+        return hidden_parameters(self.pipeline) if self.case.fuser.hide_parameters == "from_start" else nullcontext()
+
     def before_backward(self, index: int) -> AbstractContextManager[None]:
         assert self.case.fuser is not None
         if self.case.fuser.hide_parameters == "between_forward_and_backward":

@@ -1,0 +1,229 @@
+"""The pytest side of the fuzz suite: options, header, watchdog, records and summary.
+
+Loaded by pytest in every session of an environment that has tefuzz, so nothing heavy is imported here; the session
+object is made by ``fuzz/conftest.py`` only.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import sys
+import time
+import zlib
+from contextlib import ExitStack
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from harness.case import Case
+    from harness.checks.base import Bucket, Finding
+
+CASE_TIMEOUT = 300.0
+"""Seconds after which a case counts as hung: the stacks of all threads are printed and the worker is ended."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the fuzz suite."""
+    group = parser.getgroup("tefuzz", "fuzzing Transformer Engine under the Thunder JIT")
+    group.addoption(
+        "--tefuzz-profile",
+        default="dev",
+        help="how much to run: dev (about 200 cases, the default), ci-short, ci (about 1,000), nightly, replay",
+    )
+    group.addoption(
+        "--tefuzz-device",
+        default="auto",
+        choices=("auto", "cuda", "cpu"),
+        help="cuda: the real TE extension; cpu: its emulation; auto (default): cuda where there is a device",
+    )
+    group.addoption(
+        "--tefuzz-revert",
+        action="append",
+        default=[],
+        metavar="FIX",
+        help="run with this fix undone, to see that its bug is found: caching, remat, remat-names, fuser (repeatable)",
+    )
+
+
+class FuzzSession:
+    """State of one pytest process (controller or xdist worker) that runs the fuzz suite."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from harness.profiles import PROFILES, load
+
+        self.config = config
+        self.worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
+        name = config.getoption("--tefuzz-profile")
+        if name not in PROFILES:
+            raise pytest.UsageError(f"--tefuzz-profile {name!r} is unknown; choose one of {', '.join(PROFILES)}")
+        self.profile = PROFILES[name]
+        load(self.profile)
+        self.reverts: list[str] = config.getoption("--tefuzz-revert")
+        self._check_reverts()
+        self.seed = self._seed()
+        self.directory = self._directory()
+        self.started = time.time()
+        self._undo = ExitStack()
+        self._runner: Any = None
+
+    def _check_reverts(self) -> None:
+        from harness.fixes import REVERTS
+
+        for name in self.reverts:
+            if name not in REVERTS:
+                raise pytest.UsageError(f"--tefuzz-revert {name!r} is unknown; choose from {', '.join(REVERTS)}")
+
+    def _seed(self) -> int:
+        if self.worker_input is not None:
+            return int(self.worker_input["tefuzz_seed"])
+        given = self.config.getoption("--hypothesis-seed", None)
+        if given is not None and str(given) != "random":
+            return int(given)
+        fixed = self.profile.fixed_seed
+        return random.randrange(2**32) if fixed is None or given == "random" else fixed
+
+    def _directory(self) -> Path:
+        if self.worker_input is not None:
+            return Path(self.worker_input["tefuzz_directory"])
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        return self.config.rootpath / ".tefuzz" / "runs" / f"{stamp}-{os.getpid()}"
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether workers of xdist run the tests, or this process does without xdist."""
+        return self.worker_input is None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell an xdist worker what all workers share."""
+        node.workerinput["tefuzz_seed"] = self.seed
+        node.workerinput["tefuzz_directory"] = str(self.directory)
+
+    def pytest_report_header(self) -> list[str]:
+        """Versions, device, fixes, profile and seed."""
+        from harness.device import DeviceError, activate
+        from harness.fixes import FIXES, missing_fixes
+
+        try:
+            environment = activate(self.config.getoption("--tefuzz-device"))
+        except DeviceError as error:
+            raise pytest.UsageError(str(error)) from error
+        missing = missing_fixes()
+        if missing:
+            raise pytest.UsageError(
+                "the installed packages lack a fix: "
+                + "; ".join(f"{fix.name} ({fix.title}), which {fix.first_release} has" for fix in missing)
+            )
+        lines = [
+            f"tefuzz: {environment.header()}",
+            f"tefuzz: fixes present: {', '.join(FIXES)}; profile {self.profile.name}, seed {self.seed}, "
+            f"records in {self.directory.relative_to(self.config.rootpath)}",
+        ]
+        if self.reverts:
+            lines.append(f"tefuzz: REVERTED: {', '.join(self.reverts).upper()}: THIS RUN HAS TO FAIL")
+        return lines
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Give every shard a random stream of its own, decided by the seed of the run."""
+        function = getattr(item, "obj", None)
+        if hasattr(function, "hypothesis"):
+            function._hypothesis_internal_use_seed = zlib.crc32(f"{self.seed} {item.nodeid}".encode())
+
+    def check(self, test: str, case: Case) -> None:
+        """Run a case, record it, and raise its strongest finding unless that is a known issue."""
+        if self._runner is None:
+            self._runner = _Runner(self)
+        faulthandler.dump_traceback_later(CASE_TIMEOUT, exit=True, file=sys.__stderr__)
+        try:
+            self._runner.check(test, case)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def activate(self) -> None:
+        """Import the subjects and undo the fixes that the run is to go without."""
+        from harness.device import activate
+        from harness.fixes import reverted
+
+        activate(self.config.getoption("--tefuzz-device"))
+        self._undo.enter_context(reverted(self.reverts))
+
+    def pytest_sessionfinish(self) -> None:
+        """Put reverted fixes back."""
+        self._undo.close()
+        if self._runner is not None:
+            self._runner.close()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Merge the records of all workers, of dead ones too."""
+        if not self.is_controller or not self.directory.exists():
+            return
+        from harness.summary import summary_lines
+
+        terminalreporter.section("tefuzz")
+        for line in summary_lines(self.directory, time.time() - self.started):
+            terminalreporter.write_line(line)
+
+
+class _Runner:
+    """The part of a session that needs torch, made when the first case runs."""
+
+    def __init__(self, session: FuzzSession) -> None:
+        from harness.device import activate
+        from harness.known_issues import load_known_issues
+        from harness.recorder import Recorder
+
+        session.activate()
+        self._versions = dict(activate().versions)
+        self._known_issues = load_known_issues()
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        self._recorder = Recorder(session.directory, worker)
+
+    def check(self, test: str, case: Case) -> None:
+        from harness.run import run_case
+
+        self._recorder.before(case)
+        verdict = run_case(case)
+        unknown: Finding | None = None
+        known: str | None = None
+        for finding in verdict.findings:
+            issue = self._known_issues.explaining(case, finding.bucket, self._versions)
+            if issue is None:
+                unknown = finding
+                break
+            known = known or issue.id
+        self._recorder.after(test, verdict, known if unknown is None else None)
+        if unknown is not None:
+            path = self._recorder.failure_path(verdict)
+            unknown.add_note(f"  replay: tefuzz run {path}")
+            unknown.__class__ = bucket_class(type(unknown), unknown.bucket)
+            raise unknown
+
+    def close(self) -> None:
+        self._recorder.close()
+
+
+@lru_cache(maxsize=4096)
+def bucket_class(kind: type[Finding], bucket: Bucket) -> type[Finding]:
+    """A subclass for one bucket: Hypothesis tells failures apart by class, so shrinking stays in the bucket."""
+    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": str(bucket)})
+
+
+def register_fuzz_session(config: pytest.Config) -> FuzzSession:
+    """Make this pytest process part of a fuzz run; ``fuzz/conftest.py`` calls it."""
+    session = FuzzSession(config)
+    config.pluginmanager.register(session, "tefuzz-session")
+    return session
+
+
+@pytest.fixture(scope="session")
+def fuzz(request: pytest.FixtureRequest) -> FuzzSession:
+    """The fuzz session of this process."""
+    session = request.config.pluginmanager.get_plugin("tefuzz-session")
+    assert session is not None, "the fixture `fuzz` belongs to the tests below fuzz/"
+    return session

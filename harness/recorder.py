@@ -1,0 +1,109 @@
+"""What a fuzz run leaves on disk, written so that a crash, a hang or Ctrl-C loses at most the case in flight.
+
+A run has a directory ``.tefuzz/runs/<name>/``. Each worker appends one JSON line per case to ``<worker>.jsonl`` and
+writes the case that it is about to run to ``<worker>.in-flight.json`` first. Failing cases go to ``failures/``, one
+file per bucket: Hypothesis runs the shrunk case last, so the file ends up with that one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from harness.case import Case, Data, describe, pretty_json
+from harness.features import features
+
+if TYPE_CHECKING:
+    from harness.run import Verdict
+
+
+class CaseRecord(Data, frozen=True, kw_only=True):
+    """One executed case."""
+
+    case_id: str
+    test: str
+    model: str
+    features: tuple[str, ...]
+    seconds: dict[str, float]
+    te_linears: int
+    fell_back: bool
+    """FP8 was asked for and TE ran no linear."""
+    refusal: str | None
+    bucket: str | None
+    known_issue: str | None
+    finished: float
+    """Seconds since the epoch."""
+
+
+class Recorder:
+    """Writes the records of one worker."""
+
+    def __init__(self, directory: Path, worker: str) -> None:
+        self.directory = directory
+        (directory / "failures").mkdir(parents=True, exist_ok=True)
+        self._in_flight = directory / f"{worker}.in-flight.json"
+        # Line-buffered: a line is on disk when the case is done.
+        self._records = (directory / f"{worker}.jsonl").open("a", buffering=1)
+
+    def before(self, case: Case) -> None:
+        """Leave a trace of ``case`` in case it takes the process with it."""
+        write_atomically(self._in_flight, pretty_json(case))
+
+    def after(self, test: str, verdict: Verdict, known_issue: str | None) -> None:
+        """Record a verdict."""
+        case = verdict.case
+        wants_te = case.precision.recipe is not None and case.jit is not None and case.jit.executor != "torch"
+        record = CaseRecord(
+            case_id=case.id,
+            test=test,
+            model=describe(case.layers, case.input.features),
+            features=tuple(sorted(features(case))),
+            seconds=verdict.seconds,
+            te_linears=verdict.te_linears,
+            fell_back=wants_te and verdict.te_linears == 0,
+            refusal=verdict.refusal,
+            bucket=str(verdict.findings[0].bucket) if verdict.findings else None,
+            known_issue=known_issue,
+            finished=time.time(),
+        )
+        self._records.write(msgspec.json.encode(record).decode() + "\n")
+        self._in_flight.unlink(missing_ok=True)
+
+    def failure_path(self, verdict: Verdict) -> Path:
+        """Keep the failing case of a verdict; a later one of the same bucket replaces it."""
+        bucket = hashlib.sha256(str(verdict.findings[0].bucket).encode()).hexdigest()[:10]
+        path = self.directory / "failures" / f"{bucket}.json"
+        write_atomically(path, pretty_json(verdict.case))
+        return path
+
+    def close(self) -> None:
+        """Flush what is left."""
+        self._records.close()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old or the new content, whatever happens in between."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def read_records(directory: Path) -> Iterator[CaseRecord]:
+    """All records of a run; a line cut off by a crash is passed over."""
+    for path in sorted(directory.glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            try:
+                yield msgspec.json.decode(line, type=CaseRecord)
+            except msgspec.DecodeError:
+                continue
+
+
+def in_flight(directory: Path) -> list[Path]:
+    """Cases that were running when their worker died."""
+    return sorted(directory.glob("*.in-flight.json"))

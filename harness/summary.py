@@ -1,0 +1,49 @@
+"""The terminal summary of a fuzz run, made from its records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.recorder import CaseRecord, in_flight, read_records
+
+
+def summary_lines(directory: Path, seconds: float) -> Iterator[str]:
+    """What a run tried and found, a line each."""
+    records = list(read_records(directory))
+    rate = len(records) / seconds if seconds else 0.0
+    yield f"{len(records)} cases ({len({r.case_id for r in records})} distinct) in {seconds:.0f} s, {rate:.2f} cases/s"
+    if not records:
+        return
+    yield f"layers: {_counted(records, 'layer:')}"
+    yield f"recipes: {_counted(records, 'recipe:')}"
+    yield f"executors: {_counted(records, 'executor:')}; fuser: {_counted(records, 'hide_parameters:')}"
+    te_cases = [record for record in records if record.te_linears]
+    yield (
+        f"TE ran {sum(record.te_linears for record in te_cases)} linears in {len(te_cases)} cases; "
+        f"{sum(record.fell_back for record in records)} cases asked for FP8 and got none"
+    )
+    refused = Counter(record.refusal for record in records if record.refusal)
+    for refusal, count in refused.most_common(5):
+        yield f"refused alike by both sides: {count} x {refusal}"
+    spent = Counter[str]()
+    for record in records:
+        spent.update(record.seconds)
+    total = sum(spent.values()) or 1.0
+    yield "time: " + ", ".join(f"{phase} {value / total:.0%}" for phase, value in spent.most_common())
+    slowest = max(records, key=lambda record: sum(record.seconds.values()))
+    yield f"slowest case: {slowest.case_id}, {sum(slowest.seconds.values()):.1f} s: {slowest.model}"
+    for issue, count in Counter(r.known_issue for r in records if r.known_issue).most_common():
+        yield f"known issue: {count} x {issue}"
+    for bucket, count in Counter(r.bucket for r in records if r.bucket and not r.known_issue).most_common():
+        yield f"FOUND: {count} x {bucket}"
+    for path in in_flight(directory):
+        yield f"IN FLIGHT when its worker died: {path}"
+
+
+def _counted(records: list[CaseRecord], prefix: str) -> str:
+    counts = Counter(
+        feature.removeprefix(prefix) for record in records for feature in record.features if feature.startswith(prefix)
+    )
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "none"
