@@ -20,6 +20,8 @@ import msgspec
 SCHEMA_VERSION = 1
 MAX_INPUT_ELEMENTS = 2**24
 """A larger input finds no further bug and would exhaust a small machine."""
+MAX_DEPTH = 16
+"""Layers inside layers. A deeper nest finds no further bug and would exhaust the stack of what reads it."""
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Distribution = Literal[
@@ -167,10 +169,13 @@ class Jit(Data, frozen=True, kw_only=True):
 class Fuser(Data, frozen=True, kw_only=True):
     """Instead of the JIT, TE's operation fuser is under test: one ``te.ops.Sequential`` against its ops one by one.
 
-    ``hide_parameters`` takes the parameters away from ``module.parameters()`` as FSDP does.
+    ``hide_parameters`` takes the parameters away from ``module.parameters()`` as FSDP does; with ``fsdp`` real FSDP1
+    does it, in one process.
     """
 
-    hide_parameters: Literal["never", "between_forward_and_backward", "from_start"] = "between_forward_and_backward"
+    hide_parameters: Literal["never", "between_forward_and_backward", "from_start", "fsdp"] = (
+        "between_forward_and_backward"
+    )
 
 
 class Case(Data, frozen=True, kw_only=True):
@@ -193,6 +198,7 @@ class Case(Data, frozen=True, kw_only=True):
             raise ValueError(f"schema version {self.schema}; this version of tefuzz reads {SCHEMA_VERSION}")
         if (self.jit is None) == (self.fuser is None):
             raise ValueError("exactly one of `jit` and `fuser` must be given: set the other one to null")
+        _check_depth(self.layers)
         output_width(self.layers, self.input.features)
         _check_size(self)
         if self.fuser is not None:
@@ -291,7 +297,7 @@ def decode(content: bytes, kind: type[T], source: str, precheck: Callable[[Any, 
     except msgspec.DecodeError as error:
         raise CaseError(f"{source}: not JSON ({error}). Restore the file from version control.") from error
     except RecursionError as error:
-        raise CaseError(f"{source}: nested too deeply. No model needs that: remove the inner layers.") from error
+        raise CaseError(_too_deep(source)) from error
     except UnicodeDecodeError as error:
         raise CaseError(f"{source}: not UTF-8 text ({error.reason}). This is not a file of tefuzz.") from error
     if precheck is not None:
@@ -300,6 +306,12 @@ def decode(content: bytes, kind: type[T], source: str, precheck: Callable[[Any, 
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         raise CaseError(_explain(error, raw, kind, source)) from error
+    except RecursionError as error:
+        raise CaseError(_too_deep(source)) from error
+
+
+def _too_deep(source: str) -> str:
+    return f"{source}: nested too deeply. No model needs that: remove the inner layers."
 
 
 def _check_schema(raw: Any, source: str) -> None:
@@ -320,8 +332,12 @@ def _explain(error: msgspec.ValidationError, raw: Any, kind: type, source: str) 
     text, _, path = str(error).partition(" - at `")
     path = path.rstrip("`") or "$"
     remedy = "Correct the value."
-    if text.startswith("Invalid value") and path.rsplit(".", 1)[-1] in ("layer", "recipe"):
-        remedy = f"Known: {', '.join(_tags(kind, path.rsplit('.', 1)[-1]))}."
+    if text.startswith(("Invalid value", "Invalid enum value")) and (
+        known := _known_values(kind, path.rsplit(".", 1)[-1])
+    ):
+        remedy = f"Known: {', '.join(known)}."
+    elif text.startswith("Object missing required field"):
+        remedy = "Add it."
     unknown = re.search(r"unknown field `(.+?)`", text)
     if unknown:
         close = difflib.get_close_matches(unknown[1], sorted(_all_field_names(kind)), n=1)
@@ -345,11 +361,11 @@ def _show(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _tags(kind: type, tag_field: str) -> list[str]:
-    """The values that ``tag_field`` may take anywhere inside ``kind``."""
+def _known_values(kind: type, field: str) -> list[str]:
+    """The strings that a field of this name may hold anywhere inside ``kind``; none when it is not a choice."""
     components = msgspec.json.schema_components([kind])[1].values()
-    properties = [schema["properties"][tag_field] for schema in components if tag_field in schema.get("properties", {})]
-    return sorted({tag for entry in properties for tag in entry.get("enum", [])})
+    properties = [schema["properties"][field] for schema in components if field in schema.get("properties", {})]
+    return sorted({value for entry in properties for value in entry.get("enum", [])})
 
 
 def _all_field_names(kind: type) -> set[str]:
@@ -358,6 +374,15 @@ def _all_field_names(kind: type) -> set[str]:
     for schema in msgspec.json.schema_components([kind])[1].values():
         names |= set(schema.get("properties", {}))
     return names
+
+
+def _check_depth(layers: tuple[AnyLayer, ...]) -> None:
+    depth = 0
+    while layers:  # a loop: recursion is what must not happen here
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"layers are nested more than {MAX_DEPTH} deep: remove the inner ones")
+        layers = tuple(inner for layer in layers if isinstance(layer, Residual | Checkpoint) for inner in layer.body)
 
 
 def _check_size(case: Case) -> None:
