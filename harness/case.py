@@ -29,6 +29,7 @@ Distribution = Literal[
 ]
 ActivationFunction = Literal["relu", "gelu", "gelu_tanh", "silu", "squared_relu", "quick_gelu"]
 GatedFunction = Literal["reglu", "geglu", "swiglu", "qgeglu"]
+Hiding = Literal["never", "between_forward_and_backward", "from_start", "fsdp"]
 Executor = Literal["transformer_engine", "transformer_engine_v1", "torch"]
 
 T = TypeVar("T")
@@ -173,9 +174,7 @@ class Fuser(Data, frozen=True, kw_only=True):
     does it, in one process.
     """
 
-    hide_parameters: Literal["never", "between_forward_and_backward", "from_start", "fsdp"] = (
-        "between_forward_and_backward"
-    )
+    hide_parameters: Hiding = "between_forward_and_backward"
 
 
 class Case(Data, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from harness.case import Activation, Case, Checkpoint, GatedActivation, Residual, walk
 
 
@@ -40,6 +42,6 @@ def _layer_features(case: Case) -> set[str]:
         if isinstance(layer, Checkpoint | Residual) and "." in path:
             found.add("nested region")
     rows = [case.layers, *(layer.body for _, layer in walk(case.layers) if isinstance(layer, Checkpoint | Residual))]
-    if any(a == b for row in rows for a, b in zip(row, row[1:], strict=False)):
+    if any(a == b for row in rows for a, b in pairwise(row)):
         found.add("equal layers in a row")
     return found

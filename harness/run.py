@@ -10,7 +10,7 @@ from thunder.core import vjp_utils
 
 from harness import fp8_globals, rounding
 from harness.case import Case
-from harness.checks import findings_of
+from harness.checks import findings_of, trace_findings_of
 from harness.checks.base import Finding, Run
 from harness.checks.claims import te_linear_count
 from harness.checks.exceptions import normalised, same_refusal
@@ -20,6 +20,7 @@ from harness.subjects.base import Observation, Subject
 from harness.subjects.eager_te_modules import EagerTeModules
 from harness.subjects.eager_te_ops import EagerTeOps
 from harness.subjects.eager_torch import EagerTorch
+from harness.subjects.te_ops_fsdp import TeOpsFsdp
 from harness.subjects.te_ops_pipeline import TeOpsPipeline, TeOpsPipelineHidden
 from harness.subjects.thunder_te import ThunderTe
 from harness.subjects.thunder_te_v1 import ThunderTeV1
@@ -30,8 +31,17 @@ PAIRS: dict[str, tuple[type[Subject], type[Subject]]] = {
     "transformer_engine_v1": (ThunderTeV1, EagerTeModules),
     "torch": (ThunderTorch, EagerTorch),
     "fuser": (TeOpsPipelineHidden, TeOpsPipeline),
+    "fsdp": (TeOpsFsdp, TeOpsPipeline),
 }
-"""Subject under test and reference, by the executor of the JIT, or ``fuser`` for TE's operation fuser."""
+"""Subject under test and reference, by ``pair_name``."""
+
+
+def pair_name(case: Case) -> str:
+    """The executor of the JIT; for TE's operation fuser ``fuser``, or ``fsdp`` when FSDP hides the parameters."""
+    if case.jit is not None:
+        return case.jit.executor
+    assert case.fuser is not None
+    return "fsdp" if case.fuser.hide_parameters == "fsdp" else "fuser"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +63,48 @@ class Verdict:
             raise self.findings[0]
 
 
-def run_case(case: Case) -> Verdict:
-    """Run ``case`` under both subjects and check it; global state is reset before each."""
+def run_case(case: Case, *, thorough: bool = True) -> Verdict:
+    """Run ``case`` under both subjects and check it; global state is reset before each.
+
+    Without ``thorough`` the traces of the subject are checked first, and the reference is not run when they already
+    show a finding: the fuzzer wants the first finding only.
+    """
     device = activate().device
-    subject_class, reference_class = PAIRS["fuser" if case.jit is None else case.jit.executor]
-    started = time.perf_counter()
+    subject_class, reference_class = PAIRS[pair_name(case)]
+    clock = _Clock()
     subject = _observe(subject_class(case, device))
-    subject_done = time.perf_counter()
-    reference = _observe(reference_class(case, device))
-    reference_done = time.perf_counter()
-    run = Run(case, subject, reference, _comparison(case))
-    findings = tuple(findings_of(run))
+    clock.lap("subject")
+    findings: tuple[Finding, ...] = ()
+    reference = Observation(reference_class.name)
+    if not thorough and subject.failure is None:
+        findings = tuple(trace_findings_of(Run(case, subject, reference, Exact())))
+        clock.lap("checks")
+    if not findings:
+        reference = _observe(reference_class(case, device))
+        clock.lap("reference")
+        findings = tuple(findings_of(Run(case, subject, reference, _comparison(case))))
+        clock.lap("checks")
     return Verdict(
         case=case,
         findings=findings,
         refusal=_refusal(subject, reference),
         te_linears=sum(te_linear_count(compilation.forward[-1]) for compilation in subject.compilations),
-        seconds={
-            "subject": subject_done - started,
-            "reference": reference_done - subject_done,
-            "checks": time.perf_counter() - reference_done,
-        },
+        seconds=clock.seconds,
     )
+
+
+class _Clock:
+    """Wall time by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Count the time since the last lap as ``phase``."""
+        now = time.perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
+        self._last = now
 
 
 def _observe(subject: Subject) -> Observation:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from harness.case import Case, Executor, Fuser, Input, Jit
+from harness.case import Case, Executor, Fuser, Hiding, Input, Jit
 from strategies.inputs import ALIGNED_BATCHES, ODD_BATCHES, inputs
 from strategies.layers import (
     ALIGNED_WIDTHS,
@@ -35,6 +35,7 @@ JIT_MODELS = models(WIDTHS, TORCH_ACTIVATIONS, regions=True, max_size=4)
 JIT_SCHEDULES = schedules(BATCHES)
 FUSER_INPUTS = inputs(ALIGNED_BATCHES, ALIGNED_WIDTHS)
 FUSER_MODELS = models(ALIGNED_WIDTHS, PIPELINE_ACTIVATIONS, regions=False, max_size=6)
+HIDINGS: tuple[Hiding, ...] = ("between_forward_and_backward",) * 4 + ("fsdp", "fsdp", "never", "from_start")
 FUSER_SCHEDULES = schedules(ALIGNED_BATCHES)
 
 
@@ -73,7 +74,7 @@ def fuser_cases() -> st.SearchStrategy[Case]:
         jit=st.none(),
         fuser=st.builds(
             Fuser,
-            hide_parameters=st.sampled_from(["between_forward_and_backward", "never", "from_start"]),
+            hide_parameters=st.sampled_from(HIDINGS),
         ),
         seed=seeds,
     )

@@ -21,13 +21,20 @@ from harness.checks import (
 )
 from harness.checks.base import Finding, Run
 
-CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
-    exceptions.check,
+Check = Callable[[Run], Iterator[Finding]]
+
+TRACE_CHECKS: tuple[Check, ...] = (
     stateful_symbols.check,
     names.check,
     stateful_symbols.check_recomputation,
     definitions.check,
     claims.check,
+)
+"""Those that look at the compiled traces alone: no reference is needed, and a fault shows before numbers go wrong."""
+
+CHECKS: tuple[Check, ...] = (
+    exceptions.check,
+    *TRACE_CHECKS,
     inputs.check,
     fp8_state.check,
     outputs.check,
@@ -38,3 +45,8 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
 def findings_of(run: Run) -> list[Finding]:
     """All findings of all checks, in the order of ``CHECKS``."""
     return [finding for check in CHECKS for finding in check(run)]
+
+
+def trace_findings_of(run: Run) -> list[Finding]:
+    """The findings of ``TRACE_CHECKS``; the reference of ``run`` need not have run."""
+    return [finding for check in TRACE_CHECKS for finding in check(run)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -34,6 +35,11 @@ class Bucket:
 
     def __str__(self) -> str:
         return "/".join((self.check, self.stage, self.where, self.subject, self.recipe)).replace(" ", "-")
+
+    @property
+    def digest(self) -> str:
+        """Ten hexadecimal digits that stand for the bucket in file names and on the command line."""
+        return hashlib.sha256(str(self).encode()).hexdigest()[:10]
 
 
 class Finding(AssertionError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import os
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -123,7 +124,9 @@ class Subject(abc.ABC):
         """Run all steps. An exception of the subject ends the run and is part of the observation."""
         observation = Observation(self.name)
         try:
-            with _environment(self.environment):
+            # What the subject warns of is no finding, and must not become an exception inside it under `-W error`.
+            with _environment(self.environment), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 with _guard("preparation"):
                     self.prepare()
                 for index, step in enumerate(self.case.steps):

@@ -1,0 +1,40 @@
+"""The te.ops pipeline inside real FSDP1, in one process: torch itself takes the parameters away."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+from harness.subjects.base import Observation
+from harness.subjects.te_ops_pipeline import TeOpsPipeline
+
+
+class TeOpsFsdp(TeOpsPipeline):
+    """``FullyShardedDataParallel(use_orig_params=True)`` with one rank: equal to the pipeline by itself."""
+
+    name: ClassVar[str] = "te.ops pipeline in FSDP"
+
+    def observe(self) -> Observation:
+        backend = "gloo" if self.device == "cpu" else "nccl"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            return super().observe()
+        finally:
+            dist.destroy_process_group()
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.pipeline = FullyShardedDataParallel(
+            self.pipeline,
+            use_orig_params=True,
+            sharding_strategy=ShardingStrategy.NO_SHARD,
+            device_id=torch.device(self.device) if self.device == "cpu" else torch.cuda.current_device(),
+        )
+
+    def parameters(self) -> dict[str, Tensor]:
+        """FSDP keeps the parameter objects; only their storage becomes part of one flat tensor."""
+        return dict(self._parameters)

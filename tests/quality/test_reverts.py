@@ -1,0 +1,159 @@
+"""The three bugs are found by the fuzzer's own strategies, and shrink to their known minimum.
+
+``make test`` runs one seed for each revert; ``make quality`` runs 20 and prints examples and seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis.strategies import SearchStrategy
+
+from harness.case import Case, Checkpoint, LayerNorm, Linear, RMSNorm, walk
+from harness.device import activate
+from harness.fixes import reverted
+from harness.pytest_plugin import bucket_class
+from strategies import cases, fuser_cases
+
+activate()
+
+from harness.checks.base import Finding  # noqa: E402 - after the device is active
+from harness.run import run_case  # noqa: E402
+
+SEEDS = range(int(os.environ.get("TEFUZZ_QUALITY_SEEDS", "1")))
+RESULTS = Path(os.environ.get("TEFUZZ_QUALITY_RESULTS", os.devnull))
+MAX_EXAMPLES = 100
+
+
+@dataclass
+class Search:
+    """What one seed of the fuzzer did."""
+
+    strategy: SearchStrategy[Case]
+    examples_to_find: int | None = None
+    executions: int = 0
+    started: float = field(default_factory=time.perf_counter)
+    seconds_to_find: float = 0.0
+    finding: Finding | None = None
+
+    def run(self, number: int) -> None:
+        """Fuzz with seed ``number``; afterwards ``finding`` is the shrunk one, or None."""
+
+        @seed(number)
+        @settings(
+            max_examples=MAX_EXAMPLES,
+            database=None,
+            deadline=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+            verbosity=Verbosity.quiet,
+            report_multiple_bugs=False,
+        )
+        @given(self.strategy)
+        def fuzz(case: Case) -> None:
+            self.check(case)
+
+        try:
+            fuzz()
+        except Finding as finding:
+            self.finding = finding
+
+    def check(self, case: Case) -> None:
+        """Run one case; the first finding is raised as in the fuzz suite."""
+        self.executions += 1
+        verdict = run_case(case, thorough=False)
+        for finding in verdict.findings:
+            if is_released_behaviour(finding):
+                continue
+            if self.examples_to_find is None:
+                self.examples_to_find = self.executions
+                self.seconds_to_find = time.perf_counter() - self.started
+            finding.__class__ = bucket_class(type(finding), finding.bucket)
+            raise finding
+
+
+def is_released_behaviour(finding: Finding) -> bool:
+    """Whether a finding is a known issue of the installed packages, with or without the revert."""
+    from harness.known_issues import load_known_issues
+
+    return load_known_issues().explaining(finding.case, finding.bucket, dict(activate().versions)) is not None
+
+
+def is_equal_linears(case: Case) -> bool:
+    """Two or three equal linears and nothing else."""
+    return 2 <= len(case.layers) <= 3 and len(set(case.layers)) == 1 and isinstance(case.layers[0], Linear)
+
+
+def is_one_small_region(case: Case) -> bool:
+    """One checkpointed region of at most two layers, with nothing around it but what needs a gradient."""
+    layers = [layer for _, layer in walk(case.layers)]
+    return sum(isinstance(layer, Checkpoint) for layer in layers) == 1 and len(layers) <= 4
+
+
+def is_one_layer(case: Case) -> bool:
+    """One linear or norm."""
+    return len(case.layers) == 1 and isinstance(case.layers[0], Linear | LayerNorm | RMSNorm)
+
+
+@dataclass(frozen=True)
+class Expected:
+    strategy: SearchStrategy[Case]
+    checks: frozenset[str]
+    minimum: Callable[[Case], bool]
+
+
+NAMES = frozenset({"name in forward and backward", "name computed twice"})
+EXPECTED = {
+    "caching": Expected(cases("transformer_engine"), frozenset({"stateful symbol", "quantizer"}), is_equal_linears),
+    "remat": Expected(cases("transformer_engine"), NAMES, is_one_small_region),
+    "remat-names": Expected(cases("transformer_engine"), NAMES, is_one_small_region),
+    "fuser": Expected(fuser_cases(), frozenset({"exception"}), is_one_layer),
+}
+
+
+@pytest.mark.parametrize("number", SEEDS)
+@pytest.mark.parametrize("revert", EXPECTED)
+def test_found_and_shrunk(revert: str, number: int) -> None:
+    expected = EXPECTED[revert]
+    search = Search(expected.strategy)
+    with reverted([revert]):
+        search.run(number)
+    seconds = time.perf_counter() - search.started
+    finding = search.finding
+    if finding is not None:
+        result = {
+            "revert": revert,
+            "seed": number,
+            "examples_to_find": search.examples_to_find,
+            "seconds_to_find": round(search.seconds_to_find, 1),
+            "executions": search.executions,
+            "seconds": round(seconds, 1),
+            "bucket": str(finding.bucket),
+            "layers": len(list(walk(finding.case.layers))),
+        }
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+    assert finding is not None, f"{revert} was not found in {MAX_EXAMPLES} examples"
+    assert search.examples_to_find is not None
+    assert search.examples_to_find <= MAX_EXAMPLES
+    assert finding.bucket.check in expected.checks, str(finding)
+    assert expected.minimum(finding.case), str(finding)
+    assert len(finding.case.steps) == 1, str(finding)
+    if revert == "caching":
+        assert "is bound 2 times" in finding.message or "is used by" in finding.message
+
+
+@pytest.mark.parametrize("number", SEEDS)
+@pytest.mark.parametrize("pair", ["transformer_engine", "fuser"])
+def test_silent_with_the_fixes(pair: str, number: int) -> None:
+    """The same seeds with the fixes in place: only findings that are known issues of the released versions."""
+    search = Search(fuser_cases() if pair == "fuser" else cases("transformer_engine"))
+    search.run(number)
+    assert search.finding is None, str(search.finding)
