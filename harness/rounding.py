@@ -39,6 +39,8 @@ SAFETY = 8.0
 """Rounding may go the same way in many elements, where independent noise averages out, and a JIT may round several
 times inside one of our primitives. The largest ratio seen over the released versions is in docs/oracles.md."""
 
+LARGEST_EXPONENT = 700.0
+"""exp of 710 overflows in float64."""
 REDUCTIONS = {"mm", "addmm", "bmm", "sum", "mean"}
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
@@ -166,12 +168,17 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(inner))
 
 
+def _exp(x: Tensor) -> Tensor:
+    """exp that stays finite: an infinite one makes 0 * inf = NaN of a sigmoid's gradient, which is then zero."""
+    return torch.exp(x.clamp(max=LARGEST_EXPONENT))
+
+
 def _silu(x: Tensor) -> Tensor:
-    return x / (1 + torch.exp(-x))
+    return x / (1 + _exp(-x))
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
-    return x / (1 + torch.exp(-1.702 * x))
+    return x / (1 + _exp(-1.702 * x))
 
 
 def _squared_relu(x: Tensor) -> Tensor:

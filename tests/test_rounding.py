@@ -1,0 +1,145 @@
+"""Bounds from random rounding: plain torch is inside them, real errors are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.build import make_parameters
+from harness.case import (
+    Activation,
+    AnyLayer,
+    Case,
+    Checkpoint,
+    GatedActivation,
+    Input,
+    Jit,
+    LayerNorm,
+    Linear,
+    Residual,
+    RMSNorm,
+    Step,
+    replace,
+)
+from harness.compare import Bounded
+from harness.program import compile_function
+from harness.rounding import PRIMITIVE_ACTIVATIONS, MonteCarloArithmetic, bounds, run_primitives
+from harness.subjects.base import Observation
+from harness.subjects.eager_torch import EagerTorch
+
+LINEAR = Linear(out_features=32)
+TORCH = Jit(executor="torch")
+ACTIVATIONS = tuple(Activation(function=name) for name in PRIMITIVE_ACTIVATIONS)
+MODELS: dict[str, tuple[AnyLayer, ...]] = {
+    "linears": (LINEAR, LINEAR),
+    "norms": (LayerNorm(zero_centered_gamma=True), LINEAR, RMSNorm(zero_centered_gamma=True), LINEAR),
+    "activations": tuple(layer for pair in zip([LINEAR] * 6, ACTIVATIONS, strict=True) for layer in pair),
+    "gates": (Linear(out_features=64), GatedActivation(function="swiglu"), GatedActivation(function="qgeglu")),
+    "regions": (Residual(body=(LayerNorm(), LINEAR, Checkpoint(body=(Activation(function="gelu"), LINEAR)))), LINEAR),
+    "frozen": (Linear(out_features=32, frozen=("weight", "bias")), Linear(out_features=16, bias=False)),
+}
+
+
+def case_of(model: str, **input_settings: object) -> Case:
+    steps = (Step(), Step(mode="no_grad", batch=(2, 4)), Step(mode="eval"))
+    given = Input(batch=(8,), features=32, requires_grad=True, **input_settings)  # type: ignore[arg-type]
+    return Case(layers=MODELS[model], input=given, steps=steps, jit=TORCH)
+
+
+def tensors(observation: Observation) -> dict[str, Tensor]:
+    """What was observed, by the keys of the bounds."""
+    assert observation.failure is None, observation.failure
+    found: dict[str, Tensor] = {}
+    for index, step in enumerate(observation.steps):
+        found[f"{index} output"] = step.output
+        gradients = {"input": step.input_gradient, **step.parameter_gradients}
+        found |= {f"{index} gradient {name}": g for name, g in gradients.items() if g is not None}
+    return found
+
+
+def outside(rule: Bounded, found: dict[str, Tensor]) -> set[str]:
+    return {key for key, value in found.items() if rule.difference(key, value, value) is not None}
+
+
+@pytest.mark.parametrize("distribution", ["normal", "wide_range_rows", "zeros"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", MODELS)
+def test_plain_torch_is_inside(model: str, dtype: str, distribution: str) -> None:
+    case = case_of(model, dtype=dtype, distribution=distribution)
+    found = tensors(EagerTorch(case, "cpu").observe())
+    rule = bounds(case)
+    assert outside(rule, found) == set()
+    assert set(found) == set(rule._exact), "every tensor has a bound and every bound a tensor"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_swapped_weight_gradient_is_outside(dtype: str) -> None:
+    case = case_of("linears", dtype=dtype)
+    found = tensors(EagerTorch(case, "cpu").observe())
+    first, second = "0 gradient 0.weight", "0 gradient 1.weight"
+    found[first], found[second] = found[second], found[first]
+    assert outside(bounds(case), found) == {first, second}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_dropped_bias_is_outside(dtype: str) -> None:
+    case = case_of("linears", dtype=dtype)
+    without = replace(case, layers=(Linear(out_features=32, bias=False), LINEAR))
+    found = tensors(EagerTorch(without, "cpu").observe())
+    assert {"0 output", "1 output", "2 output", "0 gradient 1.weight"} <= outside(bounds(case), found)
+
+
+def test_another_gelu_is_outside() -> None:
+    layers = (LINEAR, Activation(function="gelu"), LINEAR)
+    case = replace(case_of("linears"), layers=layers)
+    other = replace(case, layers=(LINEAR, Activation(function="gelu_tanh"), LINEAR))
+    rule = bounds(case)
+    assert outside(rule, tensors(EagerTorch(case, "cpu").observe())) == set()
+    found = tensors(EagerTorch(other, "cpu").observe())
+    assert {"0 output", "0 gradient 0.weight", "0 gradient input"} <= outside(rule, found)
+
+
+def test_another_eps_is_outside() -> None:
+    case = replace(case_of("norms"), layers=(LayerNorm(eps=1e-5), LINEAR))
+    other = replace(case, layers=(LayerNorm(eps=1e-3), LINEAR))
+    assert "0 output" in outside(bounds(case), tensors(EagerTorch(other, "cpu").observe()))
+
+
+def test_nan_and_a_lost_row_are_outside() -> None:
+    case = case_of("linears")
+    rule = bounds(case)
+    for value in (float("nan"), 0.0):
+        found = tensors(EagerTorch(case, "cpu").observe())
+        found["0 output"][3] = value
+        assert outside(rule, found) == {"0 output"}
+
+
+def test_bounds_repeat_and_stay_small() -> None:
+    case = case_of("regions")
+    first, second = bounds(case), bounds(case)
+    for key, exact in first._exact.items():
+        assert torch.equal(exact, second._exact[key])
+        assert torch.equal(first._allowed[key], second._allowed[key])
+        # Far below the FP8 and bf16 errors that a wrong kernel would make.
+        assert float(first._allowed[key].max()) < 1e-3 * float(exact.abs().max())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_primitives_are_the_program(model: str) -> None:
+    case = case_of(model)
+    parameters = {name: value.double() for name, value in make_parameters(case).items()}
+    x = torch.randn(8, 32, dtype=torch.float64)
+    expected = compile_function(case.layers, 32)(x, *parameters.values())
+    torch.testing.assert_close(run_primitives(case.layers, parameters, x), expected, rtol=1e-11, atol=1e-11)
+
+
+def test_noise_is_relative_and_spares_views() -> None:
+    x = torch.tensor([0.0, 1.0, 1024.0], dtype=torch.float64)
+    with MonteCarloArithmetic(2.0**-8, seed=0):
+        view, doubled = x.reshape(3, 1), x * 2
+    assert torch.equal(view.flatten(), x)
+    error = (doubled / (2 * x) - 1).abs()[1:]
+    assert bool((error > 0).all())
+    assert bool((error <= 2.0**-8).all())
+    assert doubled[0] == 0
