@@ -160,11 +160,15 @@ class Step(Data, frozen=True, kw_only=True):
 
 
 class Jit(Data, frozen=True, kw_only=True):
-    """How ``thunder.jit`` is called: the executor tried first, its cache mode and what is compiled."""
+    """How ``thunder.jit`` is called: the executor tried first, its cache mode and what is compiled.
+
+    The entry ``grad`` is ``thunder.core.transforms.grad(thunder.jit(function))``: it returns the gradients of the sum
+    of the output with respect to the input and all parameters.
+    """
 
     executor: Executor = "transformer_engine"
     cache: Literal["constant values", "no caching"] = "constant values"
-    entry: Literal["module", "function"] = "module"
+    entry: Literal["module", "function", "grad"] = "module"
 
 
 class Fuser(Data, frozen=True, kw_only=True):
@@ -202,6 +206,8 @@ class Case(Data, frozen=True, kw_only=True):
         _check_size(self)
         if self.fuser is not None:
             _check_fuser(self)
+        if self.jit is not None and self.jit.entry == "grad":
+            _check_grad_entry(self)
 
     @property
     def id(self) -> str:
@@ -391,6 +397,15 @@ def _check_size(case: Case) -> None:
                 f"an input of shape {[*batch, case.input.features]} has {elements} elements; "
                 f"at most {MAX_INPUT_ELEMENTS} are allowed: use a smaller batch"
             )
+
+
+def _check_grad_entry(case: Case) -> None:
+    if not case.input.requires_grad:
+        raise ValueError("the entry `grad` differentiates the input too: set input.requires_grad to true")
+    if any(step.mode != "train" for step in case.steps):
+        raise ValueError("the entry `grad` has training steps only: leave out the others")
+    if frozen := [path for path, layer in walk(case.layers) if getattr(layer, "frozen", ())]:
+        raise ValueError(f"the entry `grad` differentiates all parameters: nothing may be frozen in layer {frozen[0]}")
 
 
 def _check_fuser(case: Case) -> None:

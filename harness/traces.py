@@ -38,10 +38,13 @@ def state_object(bsym: Any) -> Any:
     return bsym._call_ctx[bsym.sym.name]
 
 
-def te_linears(forward: Any, backward: Any | None) -> list[TeLinear]:
-    """The v2 linears of a forward trace in order, with the state objects of both passes."""
+def te_linears(forward: Any, backward: Any) -> list[TeLinear]:
+    """The v2 linears of a forward trace in order, with the state objects of both passes.
+
+    Give the forward trace twice when there is no backward trace, or when one trace holds both passes.
+    """
     producers = _quantizer_producers(forward)
-    backward_states = {} if backward is None else _backward_states(backward, producers)
+    backward_states = _backward_states(backward, producers)
     linears = []
     for bsym in forward.bound_symbols:
         if bsym.sym.name != LINEAR_FORWARD:

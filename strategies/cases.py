@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from harness.case import Case, Executor, Fuser, Hiding, Input, Jit
+from harness.case import Case, Executor, Fuser, Hiding, Input, Jit, Step, replace
 from strategies.inputs import ALIGNED_BATCHES, ODD_BATCHES, inputs
 from strategies.layers import (
     ALIGNED_WIDTHS,
@@ -15,6 +15,7 @@ from strategies.layers import (
     TORCH_ACTIVATIONS,
     Model,
     models,
+    unfrozen,
 )
 from strategies.precision import precisions
 from strategies.schedules import schedules
@@ -45,7 +46,7 @@ def jits(executor: Executor) -> st.SearchStrategy[Jit]:
         Jit,
         executor=st.just(executor),
         cache=st.sampled_from(["constant values", "constant values", "constant values", "no caching"]),
-        entry=st.sampled_from(["module", "function"]),
+        entry=st.sampled_from(["module", "module", "function", "function", "grad"]),
     )
 
 
@@ -80,5 +81,11 @@ def fuser_cases() -> st.SearchStrategy[Case]:
     )
 
 
-def _case(model: Model, given_input: Input, **rest: Any) -> Case:
-    return Case(layers=model(given_input.features), input=given_input, **rest)
+def _case(model: Model, given_input: Input, jit: Jit | None, steps: tuple[Step, ...], **rest: Any) -> Case:
+    layers = model(given_input.features)
+    if jit is not None and jit.entry == "grad":
+        # It differentiates everything, in training steps: what was drawn otherwise is set so.
+        given_input = replace(given_input, requires_grad=True)
+        layers = unfrozen(layers)
+        steps = tuple(replace(step, mode="train") for step in steps)
+    return Case(layers=layers, input=given_input, jit=jit, steps=steps, **rest)

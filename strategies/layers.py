@@ -170,3 +170,15 @@ def _region(kind: type[Checkpoint] | type[Residual], body: Model) -> Model:
         return (kind(body=layers),)
 
     return build
+
+
+def unfrozen(layers: tuple[AnyLayer, ...]) -> tuple[AnyLayer, ...]:
+    """The same layers with all parameters trainable."""
+    result: list[AnyLayer] = []
+    for layer in layers:
+        if isinstance(layer, Residual | Checkpoint):
+            layer = replace(layer, body=unfrozen(layer.body))
+        elif isinstance(layer, Linear | LayerNorm | RMSNorm):
+            layer = replace(layer, frozen=())
+        result.append(layer)
+    return tuple(result)

@@ -61,7 +61,8 @@ def stage_kind(failure: SubjectFailure) -> str:
 
 
 def normalised(error: Exception) -> str:
-    """Class and first line of the message, without numbers, addresses and names of proxies."""
+    """Class and first line of the message, without numbers, shapes, addresses and names of proxies."""
     message = str(error).strip().split("\n", 1)[0]
     message = re.sub(r"0x[0-9a-f]+|\b[a-z]{1,2}\d+\b|\d+", "#", message)
+    message = re.sub(r"#(, #)+", "#", message)
     return f"{type(error).__name__}: {message[:120]}"

@@ -39,6 +39,8 @@ def check(run: Run) -> Iterator[Finding]:
                 where="output",
             )
             return
+        if ours.output is None or theirs.output is None:
+            continue
         difference = run.comparison.difference(f"{index} output", ours.output, theirs.output)
         if difference is not None:
             yield OutputDiffers(run, f"step {index}, output: {difference}", stage=mode, where="output")

@@ -34,7 +34,8 @@ LinearState = Mapping[str, QuantizerState]
 class StepObservation:
     """What one step gave. All tensors are detached copies."""
 
-    output: Tensor
+    output: Tensor | None
+    """None when the entry gives gradients only."""
     output_requires_grad: bool
     input_unchanged: bool
     input_gradient: Tensor | None
@@ -137,6 +138,11 @@ class Subject(abc.ABC):
         observation.compilations = self.compilations()
         return observation
 
+    def gradients_only(self, index: int, x: Tensor) -> None:
+        """Leave the gradients of the sum of the output in ``.grad`` of ``x`` and of the parameters."""
+        output = self.forward(index, x)
+        output.backward(torch.ones_like(output))
+
     def _observe_step(self, index: int, step: Step) -> StepObservation:
         train = step.mode == "train"
         values = build.make_input(self.case, index).to(self.device)
@@ -144,20 +150,29 @@ class Subject(abc.ABC):
         for parameter in self.parameters().values():
             parameter.grad = None
         self.set_training(step.mode != "eval")
+        if self.case.jit is not None and self.case.jit.entry == "grad":
+            output = None
+            with _guard(f"gradients of step {index}"):
+                self.gradients_only(index, x)
+        else:
+            output = self._forward_and_backward(index, x, train)
+        return StepObservation(
+            output=_copy(output),
+            output_requires_grad=output is not None and output.requires_grad,
+            input_unchanged=torch.equal(x.detach(), values),
+            input_gradient=_copy(x.grad),
+            parameter_gradients={name: _copy(p.grad) for name, p in self.parameters().items()},
+            fp8_state=self.fp8_state(index),
+        )
+
+    def _forward_and_backward(self, index: int, x: Tensor, train: bool) -> Tensor:
         with _guard(f"forward of step {index}"), torch.set_grad_enabled(train):
             output = self.forward(index, x)
         if train and output.requires_grad:
             gradient = build.make_output_gradient(self.case, index).to(self.device)
             with _guard(f"backward of step {index}"), self.before_backward(index):
                 output.backward(gradient)
-        return StepObservation(
-            output=output.detach().clone(),
-            output_requires_grad=output.requires_grad,
-            input_unchanged=_same_bits(x.detach(), values),
-            input_gradient=_copy(x.grad),
-            parameter_gradients={name: _copy(p.grad) for name, p in self.parameters().items()},
-            fp8_state=self.fp8_state(index),
-        )
+        return output
 
 
 def leaf_parameters(case: Case, device: str) -> dict[str, nn.Parameter]:
@@ -192,9 +207,5 @@ def _guard(stage: str) -> Iterator[None]:
         raise _Failed(SubjectFailure(stage, error, traceback.format_exc())) from error
 
 
-def _copy(gradient: Tensor | None) -> Tensor | None:
-    return None if gradient is None else gradient.detach().clone()
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a, b)
+def _copy(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach().clone()

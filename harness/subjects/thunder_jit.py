@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import thunder
+from thunder.core.transforms import grad
 from torch import Tensor, nn
 
 from harness.precision import Recipes, claimed_linears
@@ -28,8 +29,8 @@ class ThunderSubject(Subject):
     def prepare(self) -> None:
         assert self.case.jit is not None
         self.recipes = Recipes(self.case)
-        # By the identity of Thunder's list of traces, which it hands out again when it finds them in its cache.
-        self._compiled: dict[int, Compilation] = {}
+        # With Thunder's own list of traces, which it hands out again when it finds the specialisation in its cache.
+        self._compiled: list[tuple[Any, Compilation]] = []
         options = self.jit_options(self.recipes) | {"cache": self.case.jit.cache}
         self._parameters = leaf_parameters(self.case, self.device)
         layers, width = self.case.layers, self.case.input.features
@@ -42,6 +43,8 @@ class ThunderSubject(Subject):
         else:
             self._arguments = [self._parameters[name] for name in all_parameter_names(layers)]
             self.jitted = thunder.jit(compile_function(layers, width), **options)
+        if self.case.jit.entry == "grad":
+            self.jitted = grad(self.jitted)
 
     def parameters(self) -> Mapping[str, Tensor]:
         return self._parameters
@@ -51,22 +54,30 @@ class ThunderSubject(Subject):
             self.jitted.train(training)
 
     def forward(self, index: int, x: Tensor) -> Tensor:
+        output: Tensor = self._call_and_note(index, x)
+        return output
+
+    def gradients_only(self, index: int, x: Tensor) -> None:
+        leaves = [x, *self._arguments]
+        for leaf, gradient in zip(leaves, self._call_and_note(index, x), strict=True):
+            leaf.grad = gradient
+
+    def _call_and_note(self, index: int, x: Tensor) -> Any:
         misses = thunder.cache_misses(self.jitted)
-        output = self.call(x)
+        result = self.call(x)
         traces = thunder.last_traces(self.jitted)
         if thunder.cache_misses(self.jitted) != misses:
-            backward = thunder.last_backward_traces(self.jitted)
-            self._compiled[id(traces)] = Compilation(step=index, forward=tuple(traces), backward=tuple(backward))
-        self._current = self._compiled[id(traces)]
-        return output
+            backward = tuple(thunder.last_backward_traces(self.jitted))
+            self._compiled.append((traces, Compilation(step=index, forward=tuple(traces), backward=backward)))
+        self._current = next(compilation for known, compilation in self._compiled if known is traces)
+        return result
 
     def fp8_state(self, index: int) -> Mapping[str, LinearState]:
         return self.read_state(self._current, claimed_linears(self.case, index))
 
-    def call(self, x: Tensor) -> Tensor:
+    def call(self, x: Tensor) -> Any:
         """Call the jitted model once."""
-        output: Tensor = self.jitted(x, *self._arguments)
-        return output
+        return self.jitted(x, *self._arguments)
 
     def compilations(self) -> list[Compilation]:
-        return list(self._compiled.values())
+        return [compilation for _, compilation in self._compiled]

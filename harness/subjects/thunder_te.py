@@ -28,14 +28,14 @@ class ThunderTe(ThunderSubject):
             "transforms": [TransformV2()],
         }
 
-    def call(self, x: Tensor) -> Tensor:
+    def call(self, x: Tensor) -> Any:
         recipe = self.recipes.for_step()
         with te.fp8_autocast(enabled=recipe is not None, fp8_recipe=recipe):
             return super().call(x)
 
     def read_state(self, compilation: Compilation, claimed: tuple[str, ...]) -> Mapping[str, LinearState]:
         """States in the order of the linears; {} when Thunder claimed others than it should (a check reports that)."""
-        linears = te_linears(compilation.forward[-1], compilation.backward[-1] if compilation.backward else None)
+        linears = te_linears(compilation.forward[-1], (compilation.backward or compilation.forward)[-1])
         if len(linears) != len(claimed):
             return {}
         state: dict[str, LinearState] = {}
