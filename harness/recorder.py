@@ -7,7 +7,6 @@ file per bucket: Hypothesis runs the shrunk case last, so the file ends up with 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -77,8 +76,7 @@ class Recorder:
 
     def failure_path(self, verdict: Verdict) -> Path:
         """Keep the failing case of a verdict; a later one of the same bucket replaces it."""
-        bucket = hashlib.sha256(str(verdict.findings[0].bucket).encode()).hexdigest()[:10]
-        path = self.directory / "failures" / f"{bucket}.json"
+        path = self.directory / "failures" / f"{verdict.findings[0].bucket.digest}.json"
         write_atomically(path, pretty_json(verdict.case))
         return path
 

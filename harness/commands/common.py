@@ -1,0 +1,84 @@
+"""What the subcommands share: exit codes, options, and how they begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import click
+
+from harness.device import DeviceChoice, DeviceError, Environment, activate
+from harness.fixes import REVERTS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class ExitCode(IntEnum):
+    """Exit codes of all subcommands."""
+
+    CLEAN = 0
+    FINDINGS = 1
+    BAD_INPUT = 2
+    OWN_ERROR = 3
+    DRIFTED = 4
+    INTERRUPTED = 130
+
+
+class BadInput(click.ClickException):
+    """What the user gave cannot be used; the message says why and what to do."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+def device_option(command: Command) -> Command:
+    """``--device``."""
+    return click.option(
+        "--device",
+        type=click.Choice(["auto", "cuda", "cpu"]),
+        default="auto",
+        show_default=True,
+        help="cuda: the real TE extension; cpu: its emulation; auto: cuda where there is a device.",
+    )(command)
+
+
+def revert_option(command: Command) -> Command:
+    """``--revert``, repeatable."""
+    return click.option(
+        "--revert",
+        "reverts",
+        type=click.Choice(list(REVERTS)),
+        multiple=True,
+        help="Undo this fix in the running process, to see that its bug is found (repeatable).",
+    )(command)
+
+
+def start(choice: DeviceChoice) -> Environment:
+    """Import the subjects for a device, or say what is missing."""
+    try:
+        return activate(choice)
+    except DeviceError as error:
+        # The message names the option of the fuzz suite.
+        raise BadInput(str(error).replace("--tefuzz-device", "--device")) from error
+    except ModuleNotFoundError as error:
+        raise BadInput(
+            f"{error.name} is not installed. Install tefuzz with what it needs: `pip install -e .` in its checkout."
+        ) from error
+
+
+@contextmanager
+def summary_on_interrupt(summary: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """On Ctrl-C print what was done so far, then end with the exit code for it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("Interrupted. Done so far:")
+        for line in summary():
+            click.echo(line)
+        raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 case``, ``2 cases``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,131 @@
+"""``tefuzz run``: run cases from files and say what was found."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from harness.case import Case, CaseError, describe
+from harness.commands.common import (
+    BadInput,
+    ExitCode,
+    device_option,
+    plural,
+    revert_option,
+    start,
+    summary_on_interrupt,
+)
+from harness.corpus import load_regression
+from harness.device import DeviceChoice
+from harness.fixes import reverted
+from harness.replay import Judge, Judgement
+
+
+def _bucket_id(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if value is None or re.fullmatch("[0-9a-f]{10}", value) or value.count("/") >= 4:
+        return value
+    raise click.BadParameter(
+        f"{value!r} is no bucket: give its ten hexadecimal digits or check/stage/where/subject/recipe, as `run` prints."
+    )
+
+
+@click.command()
+@click.argument("files", metavar="CASE.json...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@revert_option
+@device_option
+@click.option(
+    "--expect-bucket",
+    metavar="ID",
+    callback=_bucket_id,
+    help="Exit with 0 only if a finding lies in this bucket: the test for an outside reducer.",
+)
+def run(files: tuple[Path, ...], reverts: tuple[str, ...], device: DeviceChoice, expect_bucket: str | None) -> None:
+    """Run each CASE.json and print what was found.
+
+    Takes cases as the fuzz suite writes them and files of corpus/regressions.
+
+    \b
+    Examples:
+      tefuzz run .tefuzz/runs/*/failures/*.json
+      tefuzz run corpus/regressions/caching.json                    # clean
+      tefuzz run corpus/regressions/caching.json --revert caching   # finds the bug
+      tefuzz run small.json --revert caching --expect-bucket 0a1b2c3d4e
+
+    \b
+    Exit codes:
+      0  clean (known issues count as clean, and are said)
+      1  findings; with --expect-bucket: no finding in that bucket
+      2  bad input: nothing was run
+      3  an error of tefuzz itself
+    """
+    cases = _load(files)
+    environment = start(device)
+    judge = Judge.of(environment)
+    click.echo(environment.header())
+    done: list[Judgement] = []
+    with summary_on_interrupt(lambda: [_summary(done, len(cases))]), reverted(reverts):
+        for path, case in cases:
+            judgement = judge.judge(case)
+            done.append(judgement)
+            click.echo("\n".join([f"{path}: {_headline(judgement)}", *_details(judgement)]))
+    if len(cases) > 1:
+        click.echo(_summary(done, len(cases)))
+    raise click.exceptions.Exit(_exit_code(done, expect_bucket))
+
+
+def _load(files: Sequence[Path]) -> list[tuple[Path, Case]]:
+    """All cases, or an error that names every bad file: a typo must not cost the time of the other cases."""
+    cases: list[tuple[Path, Case]] = []
+    problems: list[str] = []
+    for path in files:
+        try:
+            cases.append((path, load_regression(path).case))
+        except CaseError as error:
+            problems.append(str(error))
+    if problems:
+        raise BadInput("\n".join(problems))
+    return cases
+
+
+def _headline(judgement: Judgement) -> str:
+    if judgement.unexplained:
+        return plural(len(judgement.unexplained), "finding")
+    return "clean, but for known issues" if judgement.explained else "clean"
+
+
+def _details(judgement: Judgement) -> Iterator[str]:
+    verdict = judgement.verdict
+    case = verdict.case
+    yield f"  model: {describe(case.layers, case.input.features)}"
+    seconds = ", ".join(f"{phase} {value:.1f} s" for phase, value in verdict.seconds.items())
+    yield f"  case:  {case.id}, TE ran {plural(verdict.te_linears, 'linear')}; {seconds}"
+    if verdict.refusal is not None:
+        yield f"  both sides refuse it alike: {verdict.refusal}"
+    for finding in judgement.unexplained:
+        yield f"  FOUND  {finding.bucket} [{finding.bucket.digest}]"
+        yield textwrap.indent(finding.message, "         ")
+    for finding, issue in judgement.explained:
+        yield f"  KNOWN  {finding.bucket} [{finding.bucket.digest}]"
+        yield f"         {issue.id}: {issue.title} ({issue.url})"
+
+
+def _summary(done: Sequence[Judgement], planned: int) -> str:
+    found = sum(bool(judgement.unexplained) for judgement in done)
+    known = sum(bool(judgement.explained) and not judgement.unexplained for judgement in done)
+    counted = f"{len(done)} of {planned}" if len(done) < planned else str(planned)
+    return f"{counted} cases run: {found} with findings, {known} with known issues only"
+
+
+def _exit_code(done: Sequence[Judgement], expect_bucket: str | None) -> ExitCode:
+    if expect_bucket is None:
+        return ExitCode.FINDINGS if any(judgement.unexplained for judgement in done) else ExitCode.CLEAN
+    buckets = {finding.bucket for judgement in done for finding in judgement.verdict.findings}
+    if any(expect_bucket in (str(bucket), bucket.digest) for bucket in buckets):
+        click.echo(f"found in the expected bucket {expect_bucket}")
+        return ExitCode.CLEAN
+    click.echo(f"nothing in the expected bucket {expect_bucket}")
+    return ExitCode.FINDINGS

@@ -1,0 +1,177 @@
+"""Replaying kept cases: does a regression still pass, and does a known issue still fail as its entry says?
+
+Importing this module is cheap; ``Judge`` needs ``harness.device.activate()`` to have run.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.case import Case, CaseError, load_case
+from harness.corpus import load_regression
+from harness.known_issues import DEFAULT_FILE, KnownIssue, KnownIssues, load_known_issues
+
+if TYPE_CHECKING:
+    from harness.checks.base import Finding
+    from harness.device import Environment
+    from harness.run import Verdict
+
+
+class Outcome(StrEnum):
+    """What became of one kept case."""
+
+    FIXED = "FIXED"
+    """No finding, and the file names the fix without which there is one."""
+    PASSED = "PASSED"
+    """No finding."""
+    KNOWN = "KNOWN"
+    """Every finding is a known issue."""
+    FAILED = "FAILED"
+    """A finding that no known issue explains."""
+    DRIFTED = "DRIFTED"
+    """The case of a known issue shows it no longer, under versions that the issue claims."""
+    MISSED = "MISSED"
+    """The fix that the file names is reverted, and nothing was found: the harness has gone blind for the bug."""
+    ERROR = "ERROR"
+    """The file is missing or broken."""
+    CRASHED = "CRASHED"
+    """The harness itself raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One kept case after its replay."""
+
+    name: str
+    outcome: Outcome
+    detail: str = ""
+    """Why, on one line or several; empty where the outcome says it all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict whose findings are told apart by whether a known issue explains them."""
+
+    verdict: Verdict
+    explained: tuple[tuple[Finding, KnownIssue], ...]
+    unexplained: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Runs cases and knows which findings are understood under the installed versions."""
+
+    issues: KnownIssues
+    versions: dict[str, str]
+
+    @classmethod
+    def of(cls, environment: Environment) -> Judge:
+        """A judge for what is installed, with the known issues of the corpus."""
+        return cls(load_known_issues(), dict(environment.versions))
+
+    def judge(self, case: Case) -> Judgement:
+        """Run ``case`` once."""
+        from harness.run import run_case
+
+        with warnings.catch_warnings(), _interrupts_kept():
+            warnings.simplefilter("ignore")  # Thunder's and TE's own: no user of tefuzz can mend them
+            verdict = run_case(case)
+        explained: list[tuple[Finding, KnownIssue]] = []
+        unexplained: list[Finding] = []
+        for finding in verdict.findings:
+            issue = self.issues.explaining(case, finding.bucket, self.versions)
+            if issue is None:
+                unexplained.append(finding)
+            else:
+                explained.append((finding, issue))
+        return Judgement(verdict, tuple(explained), tuple(unexplained))
+
+    def claimed_issues(self) -> list[KnownIssue]:
+        """The known issues that claim the installed versions: they have to fail."""
+        return [issue for issue in self.issues.issue if issue.applies_to_versions(self.versions)]
+
+
+def replay_file(judge: Judge, path: Path, reverts: Collection[str] = ()) -> Replayed:
+    """Replay one regression or bare case. ``reverts`` are those in force: a file that names one of them has to fail."""
+
+    def outcome() -> tuple[Outcome, str]:
+        entry = load_regression(path)
+        judgement = judge.judge(entry.case)
+        if judgement.unexplained:
+            return Outcome.FAILED, _essence(judgement.unexplained[0])
+        if entry.revert in reverts:
+            return Outcome.MISSED, f"with {entry.revert} reverted there has to be a finding: {entry.why}"
+        if judgement.explained:
+            return Outcome.KNOWN, ", ".join(dict.fromkeys(issue.id for _, issue in judgement.explained))
+        return (Outcome.PASSED if entry.revert is None else Outcome.FIXED), ""
+
+    return _replayed(str(path), outcome)
+
+
+def replay_issue(judge: Judge, issue: KnownIssue, directory: Path = DEFAULT_FILE.parent) -> Replayed:
+    """Replay the case of a known issue, which has to fail as the issue says. Paths are relative to ``directory``."""
+
+    def outcome() -> tuple[Outcome, str]:
+        judgement = judge.judge(load_case(directory / issue.case))
+        if judgement.unexplained:
+            return Outcome.FAILED, _essence(judgement.unexplained[0])
+        if issue not in [known for _, known in judgement.explained]:
+            return Outcome.DRIFTED, (
+                f"{issue.case} shows it no longer; it claims {_claim(issue)}. "
+                "Correct `versions` of the issue, or delete the issue if no release has it."
+            )
+        return Outcome.KNOWN, issue.title
+
+    return _replayed(issue.id, outcome)
+
+
+def _replayed(name: str, outcome: Callable[[], tuple[Outcome, str]]) -> Replayed:
+    try:
+        return Replayed(name, *outcome())
+    except CaseError as error:
+        return Replayed(name, Outcome.ERROR, str(error))
+    except Exception:  # noqa: BLE001  one case that breaks the harness must not hide the outcome of the others
+        return Replayed(name, Outcome.CRASHED, traceback.format_exc())
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end for a Ctrl-C that was swallowed inside.
+
+    Thunder turns one that hits its tracing into an InterpreterError: it would end up as a finding.
+    """
+    usual = threading.current_thread() is threading.main_thread()
+    if not usual or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # somebody else decides what Ctrl-C does
+        return
+    interrupted = False
+
+    def note(signal_number: int, frame: Any) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.default_int_handler(signal_number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _essence(finding: Finding) -> str:
+    return f"{finding.bucket} [{finding.bucket.digest}]\n{finding.message}"
+
+
+def _claim(issue: KnownIssue) -> str:
+    return ", ".join(f"{package} {specifier}" for package, specifier in issue.versions.items()) or "all versions"

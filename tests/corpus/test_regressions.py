@@ -1,0 +1,54 @@
+"""Every file of ``corpus/regressions`` is silent with its fix, fails without it, and says why it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.corpus import REGRESSIONS, case_files, load_regression, parse_regression
+from harness.device import activate
+from harness.fixes import FIXES, reverted
+from harness.replay import Judge, Outcome, replay_file
+
+FILES = case_files([REGRESSIONS])
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    return Judge.of(activate())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_silent_with_the_fix_and_failing_without(path: Path, judge: Judge) -> None:
+    revert = load_regression(path).revert
+    silent = replay_file(judge, path)
+    assert silent.outcome is (Outcome.PASSED if revert is None else Outcome.FIXED), silent.detail
+    if revert is not None:
+        with reverted([revert]):
+            assert replay_file(judge, path, [revert]).outcome is Outcome.FAILED
+
+
+def test_each_file_says_why_and_no_case_is_there_twice() -> None:
+    entries = [load_regression(path) for path in FILES]
+    assert all(entry.why for entry in entries)
+    assert len({entry.case.id for entry in entries}) == len(entries)
+
+
+def test_every_fix_has_a_regression() -> None:
+    assert set(FIXES) <= {load_regression(path).revert for path in FILES}
+
+
+def test_a_bare_case_is_a_regression_without_a_reason() -> None:
+    bare = parse_regression(b'{"schema": 1, "layers": [{"layer": "rms_norm"}]}')
+    assert (bare.why, bare.revert) == ("", None)
+    wrapped = parse_regression(b'{"why": "w", "case": {"schema": 1, "layers": [{"layer": "rms_norm"}]}}')
+    assert wrapped.case == bare.case
+
+
+def test_directories_are_searched_and_nothing_is_replayed_twice(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    outer, inner = tmp_path / "b.json", tmp_path / "inner" / "a.json"
+    for path in (outer, inner, tmp_path / "notes.md"):
+        path.touch()
+    assert case_files([inner, tmp_path, tmp_path / "missing.json"]) == [inner, outer, tmp_path / "missing.json"]
