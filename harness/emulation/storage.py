@@ -135,8 +135,14 @@ def _device(buffers: Buffers) -> torch.device:
     return next(buffer.device for buffer in buffers.values() if buffer is not None)
 
 
+_classes: dict[tuple[type[Any], bool], Any] = {}
+
+
 def _tensor_class(quantizer: Any, internal: bool) -> Any:
-    module, name = _MODULE_AND_CLASS[type(quantizer).__name__]
-    if internal:
-        return getattr(import_module(f"{_TENSOR_PACKAGE}.storage.{module}_storage"), f"{name}Storage")
-    return getattr(import_module(f"{_TENSOR_PACKAGE}.{module}"), name)
+    """The class of the tensors that a quantizer makes; found once, TE is imported when the first one is made."""
+    key = type(quantizer), internal
+    if key not in _classes:
+        module, name = _MODULE_AND_CLASS[type(quantizer).__name__]
+        path = f"{_TENSOR_PACKAGE}.storage.{module}_storage" if internal else f"{_TENSOR_PACKAGE}.{module}"
+        _classes[key] = getattr(import_module(path), f"{name}Storage" if internal else name)
+    return _classes[key]

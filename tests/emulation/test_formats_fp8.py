@@ -103,10 +103,3 @@ def test_scale_options() -> None:
     assert fp8.scale_from_amax(torch.tensor([3.0]), 448.0, force_pow_2=True).item() == 128.0
     assert fp8.scale_from_amax(torch.tensor([0.5, 4.0]), 448.0, epsilon=1.0).tolist() == [448.0, 112.0]
     assert fp8.scale_from_amax(torch.tensor([0.0]), 448.0, epsilon=2.0).item() == 224.0
-
-
-def test_delayed_scale_keeps_the_old_one_when_nothing_usable_was_seen() -> None:
-    seen = torch.tensor([2.0, 0.0, torch.inf, torch.nan, 1e-40])
-    old = torch.full((5,), 7.0)
-    new = fp8.scale_after_step(seen, old, 448.0)
-    assert new.tolist() == [224.0, 7.0, 7.0, 7.0, torch.finfo(torch.float32).max]

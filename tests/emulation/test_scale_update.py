@@ -11,6 +11,8 @@ import transformer_engine_torch as tex
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.emulation.kernels.scale_update import next_scale
+
 FLOAT_MAX = float(np.finfo(np.float32).max)
 amaxes = st.sampled_from([0.0, 1.0, 2.5, 448.0, 1e-40, 1e30, math.inf, math.nan])
 
@@ -57,6 +59,12 @@ def test_update_equals_a_loop_over_columns(columns, length, algorithm, margin, f
         new_history, new_scale = expected_column(old, newest, old_scale, algorithm, scaled_max)
         np.testing.assert_array_equal(history[:, column].numpy(), np.float32(new_history))
         assert scale[column].item() == np.float32(new_scale)
+
+
+def test_the_scale_keeps_its_value_when_nothing_usable_was_seen() -> None:
+    seen = np.float32([2.0, 0.0, math.inf, math.nan, 1e-40])
+    new = next_scale(seen, np.full(5, 7.0, dtype=np.float32), np.float32(448.0))
+    assert new.tolist() == [224.0, 7.0, 7.0, 7.0, FLOAT_MAX]
 
 
 def test_several_states_read_consecutive_parts_of_the_buffer() -> None:

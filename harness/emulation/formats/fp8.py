@@ -11,6 +11,11 @@ from harness.emulation.dtypes import FP8_MAX, TORCH_DTYPE
 
 FP32_MAX = torch.finfo(torch.float32).max
 _CANONICAL_NAN = 0x7F
+_VALUES = {
+    fp8_dtype: torch.arange(256, dtype=torch.uint8).view(TORCH_DTYPE[fp8_dtype]).float().numpy()
+    for fp8_dtype in FP8_MAX
+}
+"""fp32 value of every code, by format."""
 
 
 def amax(values: torch.Tensor) -> torch.Tensor:
@@ -44,15 +49,16 @@ def cast(values: torch.Tensor, scale: torch.Tensor, fp8_dtype: int) -> torch.Ten
     limit = FP8_MAX[int(fp8_dtype)]
     scaled = values.float() * scale
     codes = scaled.clamp(-limit, limit).to(TORCH_DTYPE[int(fp8_dtype)]).view(torch.uint8)
-    nan = torch.isnan(scaled)
-    if nan.any():
-        codes = codes.masked_fill(nan, _CANONICAL_NAN)
+    # A maximum propagates NaN and is several times faster than looking at every element.
+    if scaled.numel() and torch.isnan(scaled.amax()):
+        codes = codes.masked_fill(torch.isnan(scaled), _CANONICAL_NAN)
     return codes
 
 
 def decode(codes: torch.Tensor, fp8_dtype: int) -> torch.Tensor:
     """The fp32 values of FP8 bytes, without scale."""
-    return codes.view(TORCH_DTYPE[int(fp8_dtype)]).float()
+    # A table look-up is as fast as torch's conversion is slow, and NaN and infinities need no care.
+    return torch.from_numpy(_VALUES[int(fp8_dtype)].take(codes.numpy()))
 
 
 def scale_from_amax(
@@ -75,14 +81,3 @@ def scale_from_amax(
         scale = (scale.view(torch.int32) & 0x7F800000).view(torch.float32)
     degenerate = (bounded == 0) | ~torch.isfinite(bounded)
     return torch.where(degenerate, torch.ones_like(scale), scale)
-
-
-def scale_after_step(largest: torch.Tensor, old_scale: torch.Tensor, scaled_max: float) -> torch.Tensor:
-    """Delayed scaling's next scale: ``scaled_max / largest``, or the old one when ``largest`` is 0, inf or NaN.
-
-    Source: common/recipe/delayed_scaling.cu.
-    """
-    scale = quotient(scaled_max, largest)
-    usable = torch.isfinite(largest) & (largest > 0)
-    scale = torch.where(usable, scale, old_scale)
-    return torch.where(torch.isinf(scale), torch.full_like(scale, FP32_MAX), scale)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from harness.emulation import raw
 from harness.emulation.dtypes import FP8_MAX
-from harness.emulation.formats import fp8
 from harness.emulation.kernels.registry import tex_function
+
+FloatArray = npt.NDArray[np.float32]
 
 
 @tex_function
@@ -34,25 +36,37 @@ def fused_amax_and_scale_update_after_reduction(
     """
     if amax_compute_algo not in ("max", "most_recent"):
         raise RuntimeError(f"Unsupported amax compute algorithm ({amax_compute_algo})")
-    scaled_max = FP8_MAX[int(fp8_dtype)] * 2.0**-margin
-    reduced = amax_reduction_buffer.flatten()
+    scaled_max = np.float32(FP8_MAX[int(fp8_dtype)] * 2.0**-margin)
+    reduced = amax_reduction_buffer.detach().flatten().numpy()
     offset = 0
     for history, scale in zip(amax_histories, scales, strict=True):
         columns = history.shape[1]
-        _update(history, scale, reduced[offset : offset + columns], amax_compute_algo, scaled_max)
+        # NumPy: the arrays are tiny, torch's overhead per operation would dominate every training step.
+        _update(
+            history.numpy(), scale.view(-1).numpy(), reduced[offset : offset + columns], amax_compute_algo, scaled_max
+        )
         offset += columns
 
 
+def next_scale(largest: FloatArray, old: FloatArray, scaled_max: np.float32) -> FloatArray:
+    """``scaled_max / largest``, at most the largest float; the old scale where ``largest`` is 0, infinite or NaN."""
+    usable = np.isfinite(largest) & (largest > 0)
+    with np.errstate(over="ignore"):
+        quotient = scaled_max / np.where(usable, largest, np.float32(1))
+    return np.where(usable, np.minimum(quotient, np.finfo(np.float32).max), old)
+
+
 def _update(
-    history: torch.Tensor, scale: torch.Tensor, reduced: torch.Tensor, algorithm: str, scaled_max: float
+    history: FloatArray, scale: FloatArray, reduced: FloatArray, algorithm: str, scaled_max: np.float32
 ) -> None:
-    newest = torch.where(reduced != 0, reduced, history[0])
-    rolled = torch.cat([history[1:], newest.unsqueeze(0)])
+    """Update one history [length, n] and its scales [n] in place."""
+    newest = np.where(reduced != 0, reduced, history[0])
     moves = newest != 0
-    if algorithm == "max":
-        largest = torch.where(moves, rolled.nan_to_num(nan=0.0, posinf=torch.inf).amax(0), 0.0)
-    else:
-        largest = newest
+    rolled = np.concatenate([history[1:], newest[None]])
+    largest = np.where(moves, np.fmax.reduce(rolled, axis=0, initial=0.0), 0.0) if algorithm == "max" else newest
     rolled[0] = 0.0
-    raw.write(history, torch.where(moves, rolled, history))
-    raw.write(scale, fp8.scale_after_step(largest, scale.flatten(), scaled_max).view(scale.shape))
+    if moves.all():
+        history[:] = rolled
+    else:
+        history[:, moves] = rolled[:, moves]
+    scale[:] = next_scale(largest.astype(np.float32), scale, scaled_max)
