@@ -38,13 +38,20 @@ OUT_OF_SCOPE: tuple[tuple[str, str], ...] = (
 """Failures that say nothing about the emulation, by what their last lines contain."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def _prepare() -> None:
+    """Install the emulation when this module is imported: Thunder's conftest imports Thunder, which imports TE."""
     major, minor = os.environ[CAPABILITY].split(".")
     emulation.install((int(major), int(minor)))
     from harness.emulation.installation import rewrite_also
 
     restore_named_tensor_methods()
     rewrite_also(["thunder.tests"], [Path(os.environ[DIRECTORY])])
+
+
+_prepare()
+
+
+def pytest_configure(config: pytest.Config) -> None:
     import torch
 
     torch.set_num_threads(1)
