@@ -54,10 +54,11 @@ def stats(count: int, seed: int) -> None:
     Exit codes: 0 drawn; 2 bad options; 3 an error of tefuzz itself.
     """
     drawn: list[frozenset[str]] = []
+    strategies = _strategies(count)
     # CPU time: other processes of the machine must not change the rate.
     started = time.process_time()
     with summary_on_interrupt(lambda: _report(drawn)):
-        for strategy, share in _strategies(count):
+        for strategy, share in strategies:
             _draw(strategy, share, seed, drawn)
     seconds = time.process_time() - started
     click.echo(f"{len(drawn)} cases drawn with seed {seed}, {len(drawn) / seconds:.0f} a second of one core")
