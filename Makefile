@@ -8,7 +8,7 @@ WORKERS ?= auto
 PROFILE ?= dev
 FUZZ_OPTIONS ?=
 
-.PHONY: help setup fuzz test lint clean
+.PHONY: help setup fuzz test lint quality test-releases test-upstream test-te-latest bench clean
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
@@ -31,6 +31,14 @@ lint: setup  ## ruff and the type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+quality: setup  ## 20 seeds per undone fix: found and shrunk, with a table of examples and seconds (an hour)
+	rm -f .tefuzz/quality.jsonl; mkdir -p .tefuzz
+	TEFUZZ_QUALITY_SEEDS=20 TEFUZZ_QUALITY_RESULTS=.tefuzz/quality.jsonl $(BIN)/pytest tests/quality -n $(WORKERS)
+	$(BIN)/python tests/quality/table.py .tefuzz/quality.jsonl
+
+test-releases: setup  ## prove the detectors on the old Thunder release that has a bug, in an environment of its own
+	$(BIN)/python tests/releases/run_releases.py --pip-options "$(PIP_OPTIONS)"
 
 clean:  ## remove the virtual environment and all caches
 	rm -rf $(VENV) .hypothesis .pytest_cache .ruff_cache .mypy_cache .tefuzz
