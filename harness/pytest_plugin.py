@@ -130,7 +130,7 @@ class FuzzSession:
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Give every shard a random stream of its own, decided by the seed of the run."""
-        function = getattr(item, "obj", None)
+        function: Any = getattr(item, "obj", None)
         if hasattr(function, "hypothesis"):
             function._hypothesis_internal_use_seed = zlib.crc32(f"{self.seed} {item.nodeid}".encode())
 
@@ -138,7 +138,7 @@ class FuzzSession:
         """Run a case, record it, and raise its strongest finding unless that is a known issue."""
         if self._runner is None:
             self._runner = _Runner(self)
-        faulthandler.dump_traceback_later(CASE_TIMEOUT, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(CASE_TIMEOUT, exit=True, file=sys.__stderr__ or sys.stderr)
         try:
             self._runner.check(test, case)
         finally:
@@ -201,7 +201,7 @@ class _Runner:
         if unknown is not None:
             path = self._recorder.failure_path(verdict)
             unknown.add_note(f"  replay: tefuzz run {path}")
-            unknown.__class__ = bucket_class(type(unknown), unknown.bucket)
+            unknown.__class__ = bucket_class(type(unknown), unknown.bucket)  # type: ignore[arg-type]  # a class is hashable
             raise unknown
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import transformer_engine.pytorch as te
 from torch import Tensor
 
 from harness.case import AnyLayer, Linear
-from harness.subjects.base import LinearState
+from harness.subjects.base import LinearState, QuantizerState
 from harness.subjects.composed import ComposedSubject
 from harness.subjects.eager_te_ops import columns
 
@@ -41,7 +41,7 @@ class EagerTeModules(ComposedSubject):
 def module_state(module: Any) -> LinearState:
     """Delayed-scaling state of a TE module with one GEMM (``fp8_meta``, transformer_engine/pytorch/module/base.py)."""
     meta = module.fp8_meta
-    state = {}
+    state: dict[str, QuantizerState] = {}
     if "scaling_fwd" in meta:
         state |= columns(meta["scaling_fwd"], ("input", "weight"))
     if "scaling_bwd" in meta:
