@@ -103,6 +103,8 @@ def run_file(path: Path, directory: Path, options: argparse.Namespace) -> FileRe
         command = [sys.executable, "-m", "pytest", "-p", "plugin", "-p", "no:cacheprovider", "-q"]
         command += ["--import-mode=prepend", "-c", os.devnull, "--rootdir", str(directory), "-W", "ignore"]
         command += ["-k", DESELECT, str(path)]
+        if options.directory == "thunder":
+            command.append("--noconftest")  # it accounts GPU memory and needs pytest-benchmark
         try:
             finished = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=options.limit, check=False

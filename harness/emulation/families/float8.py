@@ -59,13 +59,17 @@ class _PerTensor(Family):
         return fp8.decode(transposed, tensor._fp8_dtype).reshape(transposed.shape[0], -1).t()
 
     @staticmethod
-    def _buffers(quantizer: Any, values: torch.Tensor, scale: torch.Tensor) -> storage.Buffers:
+    def _buffers(quantizer: Any, values: torch.Tensor, scale: torch.Tensor, has_nan: bool) -> storage.Buffers:
+        """Buffers of ``values`` cast with ``scale`` (fp32[1])."""
         with_data, with_transpose = _usages(quantizer)
-        codes = fp8.cast(values, scale, quantizer.dtype)
+        factor = scale.item()
+        # A product is NaN when a value is, when the scale is, or for an infinity times zero.
+        may_have_nan = has_nan or not 0 < factor < math.inf
+        codes = fp8.cast(values, factor, quantizer.dtype, may_have_nan)
         return {
             "_data": codes if with_data else None,
             "_transpose": transpose(codes) if with_transpose else None,
-            "_scale_inv": torch.reciprocal(scale).reshape(1),
+            "_scale_inv": torch.reciprocal(scale).view(1),
         }
 
 
@@ -78,9 +82,11 @@ class DelayedScaling(_PerTensor):
     def encode(
         self, quantizer: Any, values: torch.Tensor, dtype: torch.dtype, amax: torch.Tensor | None = None
     ) -> storage.Buffers:
+        largest, has_nan = fp8.extent(values)
         # The kernel's amax is an atomic maximum: several quantizations in one step accumulate.
-        raw.write(quantizer.amax, torch.maximum(quantizer.amax, fp8.amax(values).reshape(quantizer.amax.shape)))
-        return self._buffers(quantizer, values, quantizer.scale.reshape(()))
+        if largest > quantizer.amax.item():
+            raw.write(quantizer.amax, torch.tensor(largest))
+        return self._buffers(quantizer, values, quantizer.scale, has_nan)
 
     def empty(self, quantizer: Any, shape: torch.Size, device: torch.device) -> storage.Buffers:
         buffers = super().empty(quantizer, shape, device)
@@ -96,8 +102,12 @@ class CurrentScaling(_PerTensor):
     def encode(
         self, quantizer: Any, values: torch.Tensor, dtype: torch.dtype, amax: torch.Tensor | None = None
     ) -> storage.Buffers:
-        if amax is None:
-            amax = quantizer.amax if getattr(quantizer, "use_existing_amax", False) else fp8.amax(values)
+        has_nan = True
+        if amax is None and getattr(quantizer, "use_existing_amax", False):
+            amax = quantizer.amax
+        elif amax is None:
+            largest, has_nan = fp8.extent(values)
+            amax = torch.tensor([largest], dtype=torch.float32)
         if quantizer.with_amax_reduction:
             amax = amax.clone()
             group = quantizer._canonicalized_amax_reduction_group()
@@ -111,11 +121,13 @@ class CurrentScaling(_PerTensor):
         if settings.current().facts.current_scaling_keeps_buffers:
             raw.write(quantizer.amax, amax)
             raw.write(quantizer.scale, scale)
-        return self._buffers(quantizer, values, scale.reshape(()))
+        return self._buffers(quantizer, values, scale, has_nan)
 
 
 def transpose(codes: torch.Tensor) -> torch.Tensor:
     """``[..., K]`` to ``[K, ...]``, contiguous: the transposed copy of FP8 data."""
+    if codes.dim() == 2:
+        return codes.t().contiguous()
     if codes.dim() < 2:
         return codes.clone()
     flat = codes.reshape(math.prod(codes.shape[:-1]), codes.shape[-1])

@@ -18,16 +18,20 @@ _VALUES = {
 """fp32 value of every code, by format."""
 
 
+def extent(values: torch.Tensor) -> tuple[float, bool]:
+    """The largest magnitude, ignoring NaN elements, and whether there are any. 0 for no or only NaN elements."""
+    if values.numel() == 0:
+        return 0.0, False
+    low, high = (bound.item() for bound in torch.aminmax(values))
+    if high == high:
+        return max(-low, high), False
+    # A GPU reduction with fmaxf drops NaN, torch's keeps it.
+    return values.abs().nan_to_num(nan=0.0, posinf=torch.inf).max().item(), True
+
+
 def amax(values: torch.Tensor) -> torch.Tensor:
     """The largest magnitude as fp32[1]: NaN elements are ignored, infinities are not; 0 for no or only NaN elements."""
-    if values.numel() == 0:
-        return torch.zeros(1, dtype=torch.float32)
-    low, high = torch.aminmax(values)
-    largest = torch.maximum(-low, high).float().reshape(1)
-    if torch.isnan(largest):
-        # A GPU reduction with fmaxf drops NaN, torch's keeps it.
-        return values.abs().nan_to_num(nan=0.0, posinf=torch.inf).max().float().reshape(1)
-    return largest
+    return torch.tensor([extent(values)[0]], dtype=torch.float32)
 
 
 def quotient(numerator: float, denominator: torch.Tensor) -> torch.Tensor:
@@ -35,7 +39,7 @@ def quotient(numerator: float, denominator: torch.Tensor) -> torch.Tensor:
     return torch.div(torch.tensor(numerator, dtype=torch.float32), denominator)
 
 
-def cast(values: torch.Tensor, scale: torch.Tensor, fp8_dtype: int) -> torch.Tensor:
+def cast(values: torch.Tensor, scale: torch.Tensor | float, fp8_dtype: int, may_have_nan: bool = True) -> torch.Tensor:
     """``saturate(round(values * scale))`` as bytes (uint8, the shape of ``values``).
 
     Round to nearest even; overflow and infinities saturate in both formats; every NaN becomes 0x7F; the sign of zero
@@ -43,14 +47,15 @@ def cast(values: torch.Tensor, scale: torch.Tensor, fp8_dtype: int) -> torch.Ten
 
     Args:
         values: fp32, bf16 or fp16; widened to fp32 first.
-        scale: fp32, broadcastable to ``values``.
+        scale: fp32, broadcastable to ``values``, or a number that fp32 represents.
         fp8_dtype: ``DType.kFloat8E4M3`` or ``DType.kFloat8E5M2``.
+        may_have_nan: False when the caller knows that no product is NaN, which saves a pass.
     """
     limit = FP8_MAX[int(fp8_dtype)]
     scaled = values.float() * scale
     codes = scaled.clamp(-limit, limit).to(TORCH_DTYPE[int(fp8_dtype)]).view(torch.uint8)
     # A maximum propagates NaN and is several times faster than looking at every element.
-    if scaled.numel() and torch.isnan(scaled.amax()):
+    if may_have_nan and scaled.numel() and torch.isnan(scaled.amax()):
         codes = codes.masked_fill(torch.isnan(scaled), _CANONICAL_NAN)
     return codes
 

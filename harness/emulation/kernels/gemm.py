@@ -130,9 +130,9 @@ def _product(
     accumulator = left @ right
     factor = _combined_factor(a, b, alpha)
     if factor is not None:
-        accumulator = accumulator * factor
+        accumulator.mul_(factor)
     if beta != 0.0:
-        accumulator = accumulator + destination.reshape(accumulator.shape).float() * beta
+        accumulator.add_(destination.reshape(accumulator.shape).float() * beta)
     return _apply(epilogue, accumulator, b)
 
 
@@ -140,7 +140,7 @@ def _apply(
     epilogue: _Epilogue, accumulator: torch.Tensor, b: Operand
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     if epilogue.bias is not None:
-        accumulator = accumulator + epilogue.bias.float()
+        accumulator.add_(epilogue.bias.float())
     bias_grad = None
     gelu_input = None
     if epilogue.gelu and epilogue.grad:
