@@ -7,6 +7,7 @@ out. The text is generated from validated data (integers, floats and names from 
 from __future__ import annotations
 
 import linecache
+import zlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -88,8 +89,8 @@ def compile_module(layers: tuple[AnyLayer, ...], width: int) -> type[nn.Module]:
 
 
 def _execute(source: str) -> dict[str, Any]:
-    # Thunder's traces quote the lines of the program, which they look up here.
-    filename = "<tefuzz model>"
+    # Thunder's traces quote the lines of the program, which they look up here; each program under a name of its own.
+    filename = f"<tefuzz model {zlib.crc32(source.encode()):08x}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"torch": torch, "nn": nn, "F": F, "checkpoint": checkpoint}
     exec(compile(source, filename, "exec"), namespace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -181,3 +182,10 @@ def test_checkpoint_recomputes_its_body(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(calls) == 2
     output.sum().backward()
     assert len(calls) == 3, "the checkpointed one runs again, the other does not"
+
+
+def test_each_program_has_lines_of_its_own() -> None:
+    """Thunder's traces quote the source by file name and line."""
+    for function in ("relu", "silu", "relu"):
+        program = compile_function((Activation(function=function),), 4)  # type: ignore[arg-type]
+        assert inspect.getsource(program).splitlines()[1].strip() == f"x = F.{function}(x)"
