@@ -5,16 +5,13 @@ Importing this module is cheap; ``Judge`` needs ``harness.device.activate()`` to
 
 from __future__ import annotations
 
-import signal
-import threading
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.case import Case, CaseError, load_case
 from harness.corpus import load_regression
@@ -82,7 +79,7 @@ class Judge:
         """Run ``case`` once."""
         from harness.run import run_case
 
-        with warnings.catch_warnings(), _interrupts_kept():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Thunder's and TE's own: no user of tefuzz can mend them
             verdict = run_case(case)
         explained: list[tuple[Finding, KnownIssue]] = []
@@ -141,32 +138,6 @@ def _replayed(name: str, outcome: Callable[[], tuple[Outcome, str]]) -> Replayed
         return Replayed(name, Outcome.ERROR, str(error))
     except Exception:  # noqa: BLE001  one case that breaks the harness must not hide the outcome of the others
         return Replayed(name, Outcome.CRASHED, traceback.format_exc())
-
-
-@contextmanager
-def _interrupts_kept() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end for a Ctrl-C that was swallowed inside.
-
-    Thunder turns one that hits its tracing into an InterpreterError: it would end up as a finding.
-    """
-    usual = threading.current_thread() is threading.main_thread()
-    if not usual or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # somebody else decides what Ctrl-C does
-        return
-    interrupted = False
-
-    def note(signal_number: int, frame: Any) -> None:
-        nonlocal interrupted
-        interrupted = True
-        signal.default_int_handler(signal_number, frame)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if interrupted:
-        raise KeyboardInterrupt
 
 
 def _essence(finding: Finding) -> str:

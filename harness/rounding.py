@@ -45,7 +45,7 @@ REDUCTIONS = {"mm", "addmm", "bmm", "sum", "mean"}
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
-class MonteCarloArithmetic(TorchDispatchMode):  # type: ignore[misc]  # torch is followed as Any
+class MonteCarloArithmetic(TorchDispatchMode):  # type: ignore[misc]  # torch is Any
     """Perturbs what every operation computes by a random relative error of up to ``unit_roundoff``."""
 
     def __init__(self, unit_roundoff: float, seed: int) -> None:

@@ -32,4 +32,5 @@ def precisions(*, current: bool, none: bool) -> st.SearchStrategy[Precision]:
     if current:
         recipes.append(current_scaling())
     recipe = st.one_of(*recipes, *([st.none()] if none else []))
-    return st.builds(Precision, recipe=recipe)
+    # A new, equal recipe object in each step is what `DelayedScaling()` inside a training loop gives.
+    return st.builds(Precision, recipe=recipe, recipe_object=st.sampled_from(["shared"] * 11 + ["new_each_step"]))
