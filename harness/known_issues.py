@@ -94,7 +94,7 @@ def load_known_issues(path: Path = DEFAULT_FILE) -> KnownIssues:
         return msgspec.convert(tomllib.loads(path.read_text()), KnownIssues)
     except OSError as error:
         raise CaseError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CaseError(f"{path}: not TOML ({error}). Correct the line.") from error
     except msgspec.ValidationError as error:
         raise CaseError(f"{path}: {error}. See harness/known_issues.py for the fields.") from error

@@ -12,8 +12,10 @@ import random
 import sys
 import time
 import zlib
+from collections import Counter
 from contextlib import ExitStack
-from functools import lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ import pytest
 if TYPE_CHECKING:
     from harness.case import Case
     from harness.checks.base import Bucket, Finding
+    from harness.device import Environment
 
 CASE_TIMEOUT = 300.0
 """Seconds after which a case counts as hung: the stacks of all threads are printed and the worker is ended."""
@@ -77,12 +80,17 @@ class FuzzSession:
         for name in self.reverts:
             if name not in REVERTS:
                 raise pytest.UsageError(f"--tefuzz-revert {name!r} is unknown; choose from {', '.join(REVERTS)}")
+        for name, times in Counter(REVERTS[name].name for name in self.reverts).items():
+            if times > 1:
+                raise pytest.UsageError(f"--tefuzz-revert: the fix {name!r} can be undone once; give it once")
 
     def _seed(self) -> int:
         if self.worker_input is not None:
             return int(self.worker_input["tefuzz_seed"])
         given = self.config.getoption("--hypothesis-seed", None)
         if given is not None and str(given) != "random":
+            if not str(given).isdecimal():
+                raise pytest.UsageError(f"--hypothesis-seed {given!r} is no number; give an integer or 'random'")
             return int(given)
         fixed = self.profile.fixed_seed
         return random.randrange(2**32) if fixed is None or given == "random" else fixed
@@ -104,10 +112,15 @@ class FuzzSession:
         node.workerinput["tefuzz_seed"] = self.seed
         node.workerinput["tefuzz_directory"] = str(self.directory)
 
-    def pytest_report_header(self) -> list[str]:
-        """Versions, device, fixes, profile and seed."""
+    def pytest_sessionstart(self) -> None:
+        """Refuse a device or packages that cannot do the job, also where no header is shown."""
+        if self.is_controller:
+            _ = self._usable_environment
+
+    @cached_property
+    def _usable_environment(self) -> Environment:
         from harness.device import DeviceError, activate
-        from harness.fixes import FIXES, missing_fixes
+        from harness.fixes import missing_fixes
 
         try:
             environment = activate(self.config.getoption("--tefuzz-device"))
@@ -119,8 +132,14 @@ class FuzzSession:
                 "the installed packages lack a fix: "
                 + "; ".join(f"{fix.name} ({fix.title}), which {fix.first_release} has" for fix in missing)
             )
+        return environment
+
+    def pytest_report_header(self) -> list[str]:
+        """Versions, device, fixes, profile and seed."""
+        from harness.fixes import FIXES
+
         lines = [
-            f"tefuzz: {environment.header()}",
+            f"tefuzz: {self._usable_environment.header()}",
             f"tefuzz: fixes present: {', '.join(FIXES)}; profile {self.profile.name}, seed {self.seed}, "
             f"records in {self.directory.relative_to(self.config.rootpath)}",
         ]
@@ -191,10 +210,12 @@ class _Runner:
         verdict = run_case(case, thorough=False)
         unknown: Finding | None = None
         known: str | None = None
-        for finding in verdict.findings:
+        for index, finding in enumerate(verdict.findings):
             issue = self._known_issues.explaining(case, finding.bucket, self._versions)
             if issue is None:
                 unknown = finding
+                # Records and file names are about what is raised, not about the known issue that came before it.
+                verdict = replace(verdict, findings=verdict.findings[index:])
                 break
             known = known or issue.id
         self._recorder.after(test, verdict, known if unknown is None else None)

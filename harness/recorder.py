@@ -95,7 +95,8 @@ def write_atomically(path: Path, text: str) -> None:
 def read_records(directory: Path) -> Iterator[CaseRecord]:
     """All records of a run; a line cut off by a crash is passed over."""
     for path in sorted(directory.glob("*.jsonl")):
-        for line in path.read_text().splitlines():
+        # Bytes: a line may be cut in the middle of a character.
+        for line in path.read_bytes().splitlines():
             try:
                 yield msgspec.json.decode(line, type=CaseRecord)
             except msgspec.DecodeError:

@@ -14,6 +14,8 @@ def summary_lines(directory: Path, seconds: float) -> Iterator[str]:
     records = list(read_records(directory))
     rate = len(records) / seconds if seconds else 0.0
     yield f"{len(records)} cases ({len({r.case_id for r in records})} distinct) in {seconds:.0f} s, {rate:.2f} cases/s"
+    for path in in_flight(directory):
+        yield f"IN FLIGHT when its worker died: {path}"
     if not records:
         return
     yield f"layers: {_counted(records, 'layer:')}"
@@ -38,8 +40,6 @@ def summary_lines(directory: Path, seconds: float) -> Iterator[str]:
         yield f"known issue: {count} x {issue}"
     for bucket, count in Counter(r.bucket for r in records if r.bucket and not r.known_issue).most_common():
         yield f"FOUND: {count} x {bucket}"
-    for path in in_flight(directory):
-        yield f"IN FLIGHT when its worker died: {path}"
 
 
 def _counted(records: list[CaseRecord], prefix: str) -> str:

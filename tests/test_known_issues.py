@@ -1,0 +1,111 @@
+"""Known issues: what they hide, and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.case import Case, CaseError, Checkpoint, Linear
+from harness.checks.base import Bucket
+from harness.features import features
+from harness.known_issues import KnownIssues, load_known_issues
+
+LINEAR = Linear(out_features=64)
+CASE = Case(layers=(Checkpoint(body=(LINEAR,)),))
+BUCKET = Bucket("gradient", "backward", "Linear.weight", "thunder with TE v2", "DelayedScaling")
+INSTALLED = {"torch": "2.13.0+cpu", "lightning-thunder": "0.2.6", "transformer_engine": "2.9.0"}
+
+ISSUE = """
+[[issue]]
+id = "one"
+title = "a title"
+url = "https://example.org/1"
+case = "known/one.json"
+features = ["layer:Checkpoint"]
+versions = { lightning-thunder = ">=0.2.4,<0.2.7" }
+bucket = { check = "gradient|output", where = "Linear.*" }
+"""
+
+
+def issues(tmp_path: Path, text: str = ISSUE) -> KnownIssues:
+    path = tmp_path / "known_issues.toml"
+    path.write_text(text)
+    return load_known_issues(path)
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    with pytest.raises(CaseError) as caught:
+        issues(tmp_path, text)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'known_issues.toml'}: ")
+    return message
+
+
+def test_an_issue_explains_its_bucket_in_its_cases_and_versions(tmp_path: Path) -> None:
+    found = issues(tmp_path).explaining(CASE, BUCKET, INSTALLED)
+    assert found is not None
+    assert found.id == "one"
+
+
+@pytest.mark.parametrize(
+    "bucket",
+    [
+        Bucket("gradient missing", "backward", "Linear.weight", "thunder with TE v2", "DelayedScaling"),
+        Bucket("gradient", "backward", "LayerNorm.weight", "thunder with TE v2", "DelayedScaling"),
+        Bucket("a gradient", "backward", "Linear.weight", "thunder with TE v2", "DelayedScaling"),
+    ],
+)
+def test_another_bucket_is_not_hidden(tmp_path: Path, bucket: Bucket) -> None:
+    assert issues(tmp_path).explaining(CASE, bucket, INSTALLED) is None
+
+
+def test_patterns_match_whole_parts(tmp_path: Path) -> None:
+    narrow = ISSUE.replace('where = "Linear.*"', 'stage = "back", subject = "thunder with TE v2"')
+    assert issues(tmp_path, narrow).explaining(CASE, BUCKET, INSTALLED) is None
+    fitting = narrow.replace('"back"', '"back.*"')
+    assert issues(tmp_path, fitting).explaining(CASE, BUCKET, INSTALLED) is not None
+    other = fitting.replace("TE v2", "TE v1")
+    assert issues(tmp_path, other).explaining(CASE, BUCKET, INSTALLED) is None
+
+
+def test_other_cases_and_versions_are_not_hidden(tmp_path: Path) -> None:
+    known = issues(tmp_path)
+    assert known.explaining(Case(layers=(LINEAR,)), BUCKET, INSTALLED) is None
+    for version in ("0.2.3", "0.2.7", "0.3"):
+        assert known.explaining(CASE, BUCKET, INSTALLED | {"lightning-thunder": version}) is None
+    assert known.explaining(CASE, BUCKET, INSTALLED | {"lightning-thunder": "0.2.6.dev3"}) is not None
+    assert known.explaining(CASE, BUCKET, {"torch": "2.13.0"}) is None, "a package that is not there has no version"
+
+
+def test_the_first_issue_that_explains_is_taken(tmp_path: Path) -> None:
+    second = ISSUE.replace('id = "one"', 'id = "two"')
+    first = ISSUE.replace("Linear.*", "RMSNorm.*")
+    found = issues(tmp_path, first + second).explaining(CASE, BUCKET, INSTALLED)
+    assert found is not None
+    assert found.id == "two"
+    assert issues(tmp_path, "").issue == ()
+
+
+def test_bad_files_are_refused(tmp_path: Path) -> None:
+    assert "not TOML" in refusal(tmp_path, "[[issue")
+    assert "`$.issue[0]`" in refusal(tmp_path, ISSUE.replace("title =", "name ="))
+    assert "missing required field `title`" in refusal(tmp_path, ISSUE.replace('title = "a title"', ""))
+    assert "Expected `array`" in refusal(tmp_path, ISSUE.replace('["layer:Checkpoint"]', '"layer:Checkpoint"'))
+    message = refusal(tmp_path, ISSUE.replace('"gradient|output"', '"gradient("'))
+    assert "issue 'one': bucket.check is no regular expression" in message
+    message = refusal(tmp_path, ISSUE.replace(">=0.2.4,<0.2.7", "0.2.x"))
+    assert "issue 'one': versions.lightning-thunder = '0.2.x' is no specifier" in message
+    with pytest.raises(CaseError, match=r"absent\.toml: cannot be read \(No such file"):
+        load_known_issues(tmp_path / "absent.toml")
+    (tmp_path / "latin.toml").write_bytes(b"# \xe4")
+    with pytest.raises(CaseError, match=r"latin\.toml: not TOML"):
+        load_known_issues(tmp_path / "latin.toml")
+
+
+def test_features_name_what_a_case_has() -> None:
+    assert {"layer:Checkpoint", "layer:Linear", "recipe:DelayedScaling", "step:train", "rank:2"} <= features(CASE)
+    assert "equal layers in a row" not in features(CASE)
+    assert "equal layers in a row" in features(Case(layers=(Checkpoint(body=(LINEAR, LINEAR)),)))
+    assert "nested region" in features(Case(layers=(Checkpoint(body=(Checkpoint(body=()),)),)))
+    assert "executor:torch" not in features(CASE)
