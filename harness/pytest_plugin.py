@@ -114,7 +114,7 @@ class FuzzSession:
 
     def pytest_sessionstart(self) -> None:
         """Refuse a device or packages that cannot do the job, also where no header is shown."""
-        if self.is_controller:
+        if self.is_controller and not self.config.option.collectonly:
             _ = self._usable_environment
 
     @cached_property
