@@ -73,8 +73,19 @@ class MonteCarloArithmetic(TorchDispatchMode):  # type: ignore[misc]  # torch is
         return value * (1 + self._unit_roundoff * (2 * noise - 1))
 
 
+class OverflowsError(ArithmeticError):
+    """The case's values leave the range of its dtype, where float64 says nothing about the right result."""
+
+    def __init__(self, dtype: str, largest: float) -> None:
+        super().__init__(f"values up to {largest:.1e} may overflow {dtype}")
+        self.dtype = dtype
+
+
 def bounds(case: Case) -> Bounded:
-    """What outputs and gradients of every step may be, whatever the order and place of rounding."""
+    """What outputs and gradients of every step may be, whatever the order and place of rounding.
+
+    Raises ``OverflowsError`` for a case whose values may overflow, depending on that order.
+    """
     clean = _run(case)
     allowed = {key: torch.zeros_like(value) for key, value in clean.items()}
     for run in range(NOISY_RUNS):
@@ -92,8 +103,8 @@ def _quantum(case: Case) -> float:
     """An absolute error below which relative ones mean nothing.
 
     With the exponents of float32, exp overflows for values beyond 88 and a sigmoid becomes exactly 0 where it should be
-    about 1 / max, the smallest normal number; times the values around it that is still far below any result of interest.
-    With those of float16 it is the spacing of subnormal numbers.
+    about 1 / max, the smallest normal number; times the values around it that is still far below any result of
+    interest. With those of float16 it is the spacing of subnormal numbers.
     """
     info = torch.finfo(build.DTYPES[case.input.dtype])
     return float(info.smallest_normal) * (info.eps if case.input.dtype == "float16" else 2.0**16)
@@ -116,7 +127,7 @@ def _run(case: Case) -> dict[str, Tensor]:
         for parameter in parameters.values():
             parameter.grad = None
         with torch.set_grad_enabled(train):
-            output = run_primitives(case.layers, parameters, x)
+            output = run_primitives(case.layers, parameters, x, check=_range_check(case.input.dtype))
         observed[f"{index} output"] = output.detach()
         if case.jit is not None and case.jit.entry == "grad":
             output.backward(torch.ones_like(output))
@@ -128,18 +139,29 @@ def _run(case: Case) -> dict[str, Tensor]:
     return observed
 
 
+def _accept(x: Tensor) -> None:
+    """The check of a caller that does not mind large values."""
+
+
 def run_primitives(
-    layers: tuple[AnyLayer, ...], parameters: Mapping[str, Tensor], x: Tensor, prefix: str = ""
+    layers: tuple[AnyLayer, ...],
+    parameters: Mapping[str, Tensor],
+    x: Tensor,
+    prefix: str = "",
+    check: Callable[[Tensor], None] = _accept,
 ) -> Tensor:
-    """The layers, each split into primitive operations as a compiler may split it: the places where it may round."""
+    """The layers, each split into primitive operations as a compiler may split it: the places where it may round.
+
+    ``check`` sees what every layer gives.
+    """
     for index, layer in enumerate(layers):
         path = f"{prefix}{index}."
         own = [parameters[path + name] for name in build.parameter_names(layer)]
         match layer:
             case Residual():
-                x = x + run_primitives(layer.body, parameters, x.clone(), path)
+                x = x + run_primitives(layer.body, parameters, x.clone(), path, check)
             case Checkpoint():
-                x = run_primitives(layer.body, parameters, x, path)
+                x = run_primitives(layer.body, parameters, x, path, check)
             case Linear():
                 x = F.linear(x, *own)
             case LayerNorm():
@@ -151,7 +173,19 @@ def run_primitives(
             case GatedActivation():
                 gate, value = torch.chunk(x, 2, dim=-1)
                 x = PRIMITIVE_ACTIVATIONS[build.GATED_BY[layer.function]](gate) * value
+        check(x)
     return x
+
+
+def _range_check(dtype: str) -> Callable[[Tensor], None]:
+    """Refuse values whose cube, which the gradient of a norm holds, comes near the end of the range of ``dtype``."""
+    limit = torch.finfo(build.DTYPES[dtype]).max ** 0.25
+
+    def check(x: Tensor) -> None:
+        if x.numel() and (largest := float(x.detach().abs().max())) > limit:
+            raise OverflowsError(dtype, largest)
+
+    return check
 
 
 def _layer_norm(eps: float, zero_centered: bool, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

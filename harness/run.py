@@ -51,7 +51,7 @@ class Verdict:
     case: Case
     findings: tuple[Finding, ...]
     refusal: str | None
-    """The exception with which both sides refused the case alike; None when both ran."""
+    """Why nothing but traces was compared: both sides raised alike, or values overflow; None when all was compared."""
     te_linears: int
     """Linears that TE ran, over all compiled specialisations."""
     seconds: dict[str, float] = field(compare=False)
@@ -74,20 +74,21 @@ def run_case(case: Case, *, thorough: bool = True) -> Verdict:
     clock = _Clock()
     subject = _observe(subject_class(case, device))
     clock.lap("subject")
-    findings: tuple[Finding, ...] = ()
     reference = Observation(reference_class.name)
-    if not thorough and subject.failure is None:
-        findings = tuple(trace_findings_of(Run(case, subject, reference, Exact())))
+    comparison, overflow = _comparison(case)
+    findings: tuple[Finding, ...] = ()
+    if overflow or (not thorough and subject.failure is None):
+        findings = tuple(trace_findings_of(Run(case, subject, reference, comparison)))
         clock.lap("checks")
-    if not findings:
+    if not overflow and not findings:
         reference = _observe(reference_class(case, device))
         clock.lap("reference")
-        findings = tuple(findings_of(Run(case, subject, reference, _comparison(case))))
+        findings = tuple(findings_of(Run(case, subject, reference, comparison)))
         clock.lap("checks")
     return Verdict(
         case=case,
         findings=findings,
-        refusal=_refusal(subject, reference),
+        refusal=overflow or _refusal(subject, reference),
         te_linears=sum(te_linear_count(compilation.forward[-1]) for compilation in subject.compilations),
         seconds=clock.seconds,
     )
@@ -121,10 +122,14 @@ def reset_global_state() -> None:
     torch.set_grad_enabled(True)
 
 
-def _comparison(case: Case) -> Comparison:
-    if case.jit is not None and case.jit.executor == "torch":
-        return rounding.bounds(case)
-    return Exact()
+def _comparison(case: Case) -> tuple[Comparison, str | None]:
+    """The rule for the case's tensors, or why they cannot be compared."""
+    if case.jit is None or case.jit.executor != "torch":
+        return Exact(), None
+    try:
+        return rounding.bounds(case), None
+    except rounding.OverflowsError as error:
+        return Exact(), f"no comparison: values overflow {error.dtype}"
 
 
 def _refusal(subject: Observation, reference: Observation) -> str | None:

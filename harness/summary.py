@@ -28,7 +28,7 @@ def summary_lines(directory: Path, seconds: float) -> Iterator[str]:
     )
     refused = Counter(record.refusal for record in records if record.refusal)
     for refusal, count in refused.most_common(5):
-        yield f"refused alike by both sides: {count} x {refusal}"
+        yield f"refused: {count} x {refusal}"
     spent = Counter[str]()
     for record in records:
         spent.update(record.seconds)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from harness.case import Case, Executor, Fuser, Hiding, Input, Jit, Step, replace
-from strategies.inputs import ALIGNED_BATCHES, ODD_BATCHES, inputs
+from strategies.inputs import ALIGNED_BATCHES, ODD_BATCHES, TAME_DISTRIBUTIONS, inputs
 from strategies.layers import (
     ALIGNED_WIDTHS,
     ODD_WIDTHS,
@@ -31,7 +31,7 @@ seeds = st.integers(0, 2**16)
 # Built once: Hypothesis validates a strategy when it is first drawn from, which costs more than drawing.
 JIT_INPUTS = inputs(BATCHES, WIDTHS)
 # Half precision overflows where float64, the arbiter of these cases, does not.
-TORCH_INPUTS = inputs(BATCHES, WIDTHS, ("float32", "bfloat16"))
+TORCH_INPUTS = inputs(BATCHES, WIDTHS, ("float32", "bfloat16"), TAME_DISTRIBUTIONS)
 JIT_MODELS = models(WIDTHS, TORCH_ACTIVATIONS, regions=True, max_size=4)
 JIT_SCHEDULES = schedules(BATCHES)
 FUSER_INPUTS = inputs(ALIGNED_BATCHES, ALIGNED_WIDTHS)
