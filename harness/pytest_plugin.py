@@ -65,9 +65,9 @@ class FuzzSession:
         if name not in PROFILES:
             raise pytest.UsageError(f"--tefuzz-profile {name!r} is unknown; choose one of {', '.join(PROFILES)}")
         self.profile = PROFILES[name]
-        load(self.profile)
         self.reverts: list[str] = config.getoption("--tefuzz-revert")
         self._check_reverts()
+        load(self.profile, fixes_undone=bool(self.reverts))
         self.seed = self._seed()
         self.directory = self._directory()
         self.started = time.time()
