@@ -55,7 +55,7 @@ def load(profile: Profile, *, fixes_undone: bool) -> None:
         # means anything. The watchdog of ``harness.pytest_plugin`` catches hangs.
         deadline=None,
         derandomize=False,
-        database=DirectoryBasedExampleDatabase(storage_directory("examples")) if keeps_examples else None,
+        database=DirectoryBasedExampleDatabase(storage_directory("examples").path) if keeps_examples else None,
         # A blob is bound to one version of Hypothesis and of the strategies; cases are kept as JSON instead.
         print_blob=False,
         report_multiple_bugs=True,

@@ -215,6 +215,31 @@ def test_a_verdict_depends_on_nothing_but_the_case(tmp_path: Path) -> None:
     assert done.stdout.split() == here[::-1]
 
 
+@pytest.mark.parametrize("executor", ["transformer_engine", "torch"])
+def test_the_grad_entry_gives_all_gradients_and_no_output(executor: Executor) -> None:
+    """``thunder.core.transforms.grad``: two steps, so that FP8 scales of gradients count."""
+    jit = Jit(executor=executor, entry="grad")
+    case = Case(layers=(LINEAR, LINEAR), input=GIVEN, steps=(Step(), Step()), jit=jit)
+    verdict, sides = observe(case)
+    for side in sides:
+        assert side.failure is None
+        for step in side.steps:
+            assert step.output is None
+            assert all(gradient is not None for gradient in (step.input_gradient, *step.parameter_gradients.values()))
+    assert verdict.findings == ()
+    assert (verdict.te_linears > 0) == (executor == "transformer_engine")
+
+
+def test_values_out_of_range_are_counted_and_not_compared() -> None:
+    """Five squares of large values overflow float32, and float64, the arbiter, does not."""
+    squares = (Activation(function="squared_relu"),) * 5
+    case = Case(layers=squares, input=replace(GIVEN, distribution="large"), jit=Jit(executor="torch"))
+    verdict = run_case(case)
+    assert verdict.findings == ()
+    assert verdict.refusal == "no comparison: values overflow float32"
+    assert run_case(replace(case, layers=squares[:1])).refusal is None
+
+
 def test_every_executor_has_a_pair() -> None:
     for case in (V2, V1, TORCH, FUSER):
         subject, reference = PAIRS[pair_name(case)]
