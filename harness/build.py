@@ -13,13 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from harness.case import (
-    ActivationFunction,
     AnyLayer,
     Batch,
     Case,
     Checkpoint,
     Distribution,
-    GatedFunction,
     LayerNorm,
     Linear,
     Residual,
@@ -144,11 +142,3 @@ def parameter_names(layer: AnyLayer) -> tuple[str, ...]:
             return ("weight",)
         case _:
             return ()
-
-
-GATED_BY: dict[GatedFunction, ActivationFunction] = {
-    "reglu": "relu",
-    "geglu": "gelu_tanh",
-    "swiglu": "silu",
-    "qgeglu": "quick_gelu",
-}

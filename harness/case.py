@@ -92,6 +92,15 @@ class Activation(Layer, frozen=True, kw_only=True, tag="activation"):
     function: ActivationFunction = "relu"
 
 
+GATED_BY: dict[GatedFunction, ActivationFunction] = {
+    "reglu": "relu",
+    "geglu": "gelu_tanh",
+    "swiglu": "silu",
+    "qgeglu": "quick_gelu",
+}
+"""The activation of the first half, as in transformer_engine/common/activation."""
+
+
 class GatedActivation(Layer, frozen=True, kw_only=True, tag="gated_activation"):
     """``act(a) * b`` where a and b are the two halves of the last dimension; the width is halved."""
 

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from harness.build import GATED_BY, parameter_names
+from harness.build import parameter_names
 from harness.case import (
+    GATED_BY,
     Activation,
     ActivationFunction,
     AnyLayer,

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from harness import build
 from harness.build import frozen_parameters, make_input, make_output_gradient, make_parameters
 from harness.case import (
+    GATED_BY,
     Activation,
     ActivationFunction,
     AnyLayer,
@@ -172,7 +173,7 @@ def run_primitives(
                 x = PRIMITIVE_ACTIVATIONS[layer.function](x)
             case GatedActivation():
                 gate, value = torch.chunk(x, 2, dim=-1)
-                x = PRIMITIVE_ACTIVATIONS[build.GATED_BY[layer.function]](gate) * value
+                x = PRIMITIVE_ACTIVATIONS[GATED_BY[layer.function]](gate) * value
         check(x)
     return x
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import strategies as st
 
 from harness.case import (
+    GATED_BY,
     Activation,
     ActivationFunction,
     AnyLayer,
@@ -45,13 +46,7 @@ PIPELINE_ACTIVATIONS: tuple[ActivationFunction, ...] = (
 )
 """Those that te.ops has: its GELU is the tanh form."""
 
-UNGATED: dict[GatedFunction, ActivationFunction] = {
-    "reglu": "relu",
-    "geglu": "gelu_tanh",
-    "swiglu": "silu",
-    "qgeglu": "quick_gelu",
-}
-GATED_ACTIVATIONS = tuple(UNGATED)
+GATED_ACTIVATIONS = tuple(GATED_BY)
 
 
 def linears(widths: Sequence[int]) -> st.SearchStrategy[Linear]:
@@ -157,7 +152,7 @@ def _gated(function: GatedFunction) -> Model:
     def build(width: int) -> tuple[AnyLayer, ...]:
         if width % 16 == 0:
             return (GatedActivation(function=function),)
-        return (Activation(function=UNGATED[function]),)
+        return (Activation(function=GATED_BY[function]),)
 
     return build
 

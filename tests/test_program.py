@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from harness.build import GATED_BY, make_parameters
+from harness.build import make_parameters
 from harness.case import (
+    GATED_BY,
     Activation,
     AnyLayer,
     Case,
