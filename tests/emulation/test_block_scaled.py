@@ -63,6 +63,12 @@ def test_vectors_of_128(fp8_dtype: int, force_pow_2: bool) -> None:
     assert tuple(result._columnwise_scale_inv.shape) == (1, 300)
 
 
+def test_scales_of_tiny_blocks_stop_at_the_largest_value_of_the_input_type() -> None:
+    tiny = torch.full((16, 128), 1e-38, dtype=torch.bfloat16)
+    result = tex.quantize(tiny, quantizer("block 1D", force_pow_2_scales=False, columnwise=False))
+    assert result._rowwise_scale_inv[0, 0].item() == (1 / torch.tensor(torch.finfo(torch.bfloat16).max)).item()
+
+
 def test_columnwise_vectors_are_the_transposed_tensor_quantized_for_itself() -> None:
     values = rows_of_different_size(256, 160)
     both = tex.quantize(values, quantizer("block 1D"))

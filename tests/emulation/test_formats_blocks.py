@@ -111,3 +111,31 @@ def test_hadamard_preserves_length_and_rounds_to_bf16() -> None:
     exact = (matrix.double().reshape(-1, 16) @ (transform.double() / 4)).reshape(8, 64)
     torch.testing.assert_close(result, exact.bfloat16(), rtol=2**-7, atol=1e-6)
     torch.testing.assert_close(result.double().norm(), matrix.double().norm(), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("error", ["MAE", "MSE"])
+def test_four_over_six_picks_the_smaller_error(error: str) -> None:
+    values = torch.randn(64, 128) * torch.exp(torch.randn(64, 1))
+    amax = values.abs().max().reshape(1)
+
+    def errors(mode: nvfp4.Mode) -> torch.Tensor:
+        codes, scales = nvfp4.quantize(values, amax, mode)
+        difference = (nvfp4.dequantize(codes, scales, amax, mode.e4m3_max) - values).double().reshape(64, 8, 16)
+        return (difference.abs() if error == "MAE" else difference**2).sum(-1)
+
+    chosen = errors(nvfp4.Mode(folds_sixth=False, e4m3_max=256.0, four_over_six=error))
+    six = errors(nvfp4.Mode(folds_sixth=False, e4m3_max=256.0))
+    assert (chosen <= six * (1 + 1e-5)).all()
+    assert (chosen < six * 0.99).double().mean() > 0.1
+
+
+@pytest.mark.parametrize("folds_sixth", [False, True])
+def test_nvfp4_block_scales_are_rounded_in_the_order_of_the_release(folds_sixth: bool) -> None:
+    largest = torch.rand(5000) + 0.1
+    encode = torch.tensor([1234.567])
+    with_numpy = largest.numpy(), np.float32(1234.567)
+    if folds_sixth:
+        expected = with_numpy[0] * (with_numpy[1] * (np.float32(1) / np.float32(6)))
+    else:
+        expected = with_numpy[0] / np.float32(6) * with_numpy[1]
+    np.testing.assert_array_equal(nvfp4._block_scale(largest, encode, folds_sixth).numpy(), expected)

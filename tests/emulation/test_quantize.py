@@ -51,6 +51,13 @@ def test_amax_accumulates_and_never_shrinks() -> None:
     assert quantizer.amax.item() == 8.0
 
 
+def test_scales_that_turn_numbers_into_nan() -> None:
+    values = torch.tensor([[0.0, 1.0, -2.0, torch.inf]])
+    assert tex.quantize(values, delayed(scale=torch.nan))._data.tolist() == [[0x7F] * 4]
+    assert tex.quantize(values, delayed(scale=torch.inf))._data.tolist() == [[0x7F, 0x7E, 0xFE, 0x7E]]
+    assert tex.quantize(values, delayed(scale=0.0))._data.tolist() == [[0x00, 0x00, 0x80, 0x7F]]
+
+
 def test_amax_that_is_a_view_of_a_history_is_written_through() -> None:
     history = torch.zeros(3, 2)
     quantizer = Float8Quantizer(torch.ones(1), history[0][1].unsqueeze(0), tex.DType(E4M3))
