@@ -40,5 +40,9 @@ quality: setup  ## 20 seeds per undone fix: found and shrunk, with a table of ex
 test-releases: setup  ## prove the detectors on the old Thunder release that has a bug, in an environment of its own
 	$(BIN)/python tests/releases/run_releases.py --pip-options "$(PIP_OPTIONS)"
 
+bench: setup  ## the benchmarks: cases per second and shares of time, speed of the emulation
+	$(BIN)/python benchmarks/cases.py
+	$(BIN)/python benchmarks/emulation.py
+
 clean:  ## remove the virtual environment and all caches
 	rm -rf $(VENV) .hypothesis .pytest_cache .ruff_cache .mypy_cache .tefuzz
