@@ -8,7 +8,7 @@ WORKERS ?= auto
 PROFILE ?= dev
 FUZZ_OPTIONS ?=
 
-.PHONY: help setup fuzz test lint quality test-releases test-upstream test-te-latest bench clean
+.PHONY: help setup fuzz test lint quality test-releases test-upstream test-te-latest bench test-upstream test-te-latest test-te-latest-short clean
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
@@ -44,5 +44,28 @@ bench: setup  ## the benchmarks: cases per second and shares of time, speed of t
 	$(BIN)/python benchmarks/cases.py
 	$(BIN)/python benchmarks/emulation.py
 
+test-upstream: setup  ## run the test files of TE (DIR=a checkout at the installed version) or Thunder (DIR=thunder)
+	$(BIN)/python tests/upstream/run_upstream.py $(DIR)
+
+LATEST := .venv-te-latest
+LATEST_TE := 2.20.2
+# Thunder's executor v1 does not import with this TE.
+LATEST_FUZZ := -k "te_v2 or torch or fuser"
+
+$(LATEST)/.installed: pyproject.toml
+	test -x $(LATEST)/bin/python || $(PYTHON) -m venv $(LATEST)
+	$(LATEST)/bin/pip install --quiet $(PIP_OPTIONS) torch==2.13.0
+	$(LATEST)/bin/pip install --quiet $(PIP_OPTIONS) -e .
+	$(LATEST)/bin/pip install --quiet $(PIP_OPTIONS) --no-deps transformer-engine==$(LATEST_TE)
+	touch $@
+
+test-te-latest: $(LATEST)/.installed  ## the suites under the newest TE that is supported, in an environment of its own
+	$(LATEST)/bin/pytest tests/emulation tests/fixes -n $(WORKERS)
+	$(LATEST)/bin/pytest fuzz/ -n $(WORKERS) --tefuzz-profile $(PROFILE) $(LATEST_FUZZ)
+
+test-te-latest-short: $(LATEST)/.installed  ## a short form of test-te-latest, for CI
+	$(LATEST)/bin/pytest tests/emulation/test_modules.py tests/emulation/test_signatures.py -n $(WORKERS)
+	$(LATEST)/bin/pytest fuzz/ -n $(WORKERS) --tefuzz-profile ci-short $(LATEST_FUZZ)
+
 clean:  ## remove the virtual environment and all caches
-	rm -rf $(VENV) .hypothesis .pytest_cache .ruff_cache .mypy_cache .tefuzz
+	rm -rf $(VENV) $(LATEST) .hypothesis .pytest_cache .ruff_cache .mypy_cache .tefuzz

@@ -75,7 +75,8 @@ class ComposedSubject(Subject):
 
     def _specialisation(self, index: int) -> Any:
         assert self.case.jit is not None
-        if self.case.jit.cache == "no caching":
+        # `grad` builds the jitted function anew and drops its cache mode (add_transform in thunder/core/transforms.py).
+        if self.case.jit.cache == "no caching" and self.case.jit.entry != "grad":
             return index
         mode = self.case.steps[index].mode
         return step_batch(self.case, index), mode == "train", mode == "eval" and self.case.jit.entry == "module"
