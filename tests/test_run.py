@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -228,6 +230,20 @@ def test_the_grad_entry_gives_all_gradients_and_no_output(executor: Executor) ->
             assert all(gradient is not None for gradient in (step.input_gradient, *step.parameter_gradients.values()))
     assert verdict.findings == ()
     assert (verdict.te_linears > 0) == (executor == "transformer_engine")
+
+
+def test_an_interrupt_that_a_subject_wraps_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thunder's tracing turns Ctrl-C into an InterpreterError: no finding."""
+
+    def interrupted(self: Subject) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise RuntimeError("as Thunder does while it traces") from error
+
+    monkeypatch.setattr(PAIRS[pair_name(V2)][0], "prepare", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_case(V2)
 
 
 def test_values_out_of_range_are_counted_and_not_compared() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -84,25 +82,6 @@ def test_a_crash_of_the_harness_is_an_outcome(judge: Judge, tmp_path: Path, monk
     crashed = replay_file(judge, write(tmp_path / "case.json", CASE))
     assert crashed.outcome is Outcome.CRASHED
     assert "ZeroDivisionError: ours" in crashed.detail
-
-
-def test_an_interrupt_that_a_subject_swallows_still_counts(
-    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reached = []
-
-    def run_case(_case: object) -> None:
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-        except KeyboardInterrupt:
-            reached.append("as Thunder does while it traces")
-
-    monkeypatch.setattr("harness.run.run_case", run_case)
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        replay_file(judge, write(tmp_path / "case.json", CASE))
-    assert reached
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize(
