@@ -209,7 +209,7 @@ class Case(Data, frozen=True, kw_only=True):
         if self.schema != SCHEMA_VERSION:
             raise ValueError(f"schema version {self.schema}; this version of tefuzz reads {SCHEMA_VERSION}")
         if (self.jit is None) == (self.fuser is None):
-            raise ValueError("exactly one of `jit` and `fuser` must be given: set the other one to null")
+            raise ValueError("exactly one of `jit` and `fuser` must be given, and the other one must be null")
         _check_depth(self.layers)
         output_width(self.layers, self.input.features)
         _check_size(self)

@@ -6,9 +6,9 @@ With ``CI`` set Hypothesis would derandomise and drop its database, so every pro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.configuration import storage_directory
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 ALL_PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
@@ -41,10 +41,11 @@ PROFILES = {
 }
 
 
-def load(profile: Profile, *, fixes_undone: bool) -> None:
+def load(profile: Profile, examples: Path, *, fixes_undone: bool) -> None:
     """Register ``profile`` with Hypothesis and make it the default of tests that are imported after this.
 
-    With ``fixes_undone`` no examples are kept: the next run, with all fixes, would try their failures first.
+    ``examples`` is the directory of Hypothesis' database. With ``fixes_undone`` no examples are kept: the next run,
+    with all fixes, would try their failures first.
     """
     keeps_examples = profile.keeps_examples and not fixes_undone
     settings.register_profile(
@@ -55,7 +56,7 @@ def load(profile: Profile, *, fixes_undone: bool) -> None:
         # means anything. The watchdog of ``harness.pytest_plugin`` catches hangs.
         deadline=None,
         derandomize=False,
-        database=DirectoryBasedExampleDatabase(storage_directory("examples").path) if keeps_examples else None,
+        database=DirectoryBasedExampleDatabase(examples) if keeps_examples else None,
         # A blob is bound to one version of Hypothesis and of the strategies; cases are kept as JSON instead.
         print_blob=False,
         report_multiple_bugs=True,

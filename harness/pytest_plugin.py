@@ -67,7 +67,7 @@ class FuzzSession:
         self.profile = PROFILES[name]
         self.reverts: list[str] = config.getoption("--tefuzz-revert")
         self._check_reverts()
-        load(self.profile, fixes_undone=bool(self.reverts))
+        load(self.profile, _examples_directory(config), fixes_undone=bool(self.reverts))
         self.seed = self._seed()
         self.directory = self._directory()
         self.started = time.time()
@@ -189,6 +189,11 @@ class FuzzSession:
             terminalreporter.write_line(line)
 
 
+def _examples_directory(config: pytest.Config) -> Path:
+    """Where Hypothesis keeps examples; asking Hypothesis itself while pytest is configured makes it warn."""
+    return Path(os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", config.rootpath / ".hypothesis")) / "examples"
+
+
 class _Runner:
     """The part of a session that needs torch, made when the first case runs."""
 
@@ -198,6 +203,7 @@ class _Runner:
         from harness.recorder import Recorder
 
         session.activate()
+        self._reverts = session.reverts
         self._versions = dict(activate().versions)
         self._known_issues = load_known_issues()
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
@@ -221,7 +227,8 @@ class _Runner:
         self._recorder.after(test, verdict, known if unknown is None else None)
         if unknown is not None:
             path = self._recorder.failure_path(verdict)
-            unknown.add_note(f"  replay: tefuzz run {path}")
+            reverts = "".join(f" --revert {name}" for name in self._reverts)
+            unknown.add_note(f"  replay: tefuzz run {path}{reverts}")
             unknown.__class__ = bucket_class(type(unknown), unknown.bucket)  # type: ignore[arg-type]  # a class is hashable
             raise unknown
 

@@ -16,6 +16,7 @@ from harness.checks.claims import te_linear_count
 from harness.checks.exceptions import normalised, same_refusal
 from harness.compare import Comparison, Exact
 from harness.device import activate
+from harness.interrupts import interrupts_kept
 from harness.subjects.base import Observation, Subject
 from harness.subjects.eager_te_modules import EagerTeModules
 from harness.subjects.eager_te_ops import EagerTeOps
@@ -110,7 +111,8 @@ class _Clock:
 
 def _observe(subject: Subject) -> Observation:
     reset_global_state()
-    return subject.observe()
+    with interrupts_kept():
+        return subject.observe()
 
 
 def reset_global_state() -> None:

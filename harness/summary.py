@@ -15,7 +15,7 @@ def summary_lines(directory: Path, seconds: float) -> Iterator[str]:
     rate = len(records) / seconds if seconds else 0.0
     yield f"{len(records)} cases ({len({r.case_id for r in records})} distinct) in {seconds:.0f} s, {rate:.2f} cases/s"
     for path in in_flight(directory):
-        yield f"IN FLIGHT when its worker died: {path}"
+        yield f"IN FLIGHT when the run was interrupted or its worker died: {path}"
     if not records:
         return
     yield f"layers: {_counted(records, 'layer:')}"
@@ -23,7 +23,7 @@ def summary_lines(directory: Path, seconds: float) -> Iterator[str]:
     yield f"executors: {_counted(records, 'executor:')}; fuser: {_counted(records, 'hide_parameters:')}"
     te_cases = [record for record in records if record.te_linears]
     yield (
-        f"TE ran {sum(record.te_linears for record in te_cases)} linears in {len(te_cases)} cases; "
+        f"Thunder's TE executors ran {sum(record.te_linears for record in te_cases)} linears in {len(te_cases)} cases; "
         f"{sum(record.fell_back for record in records)} cases asked for FP8 and got none"
     )
     refused = Counter(record.refusal for record in records if record.refusal)

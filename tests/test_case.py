@@ -171,7 +171,7 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "both jit and fuser": (
         document(jit={}, fuser={}),
-        ("exactly one of `jit` and `fuser`", "set the other one to null"),
+        ("exactly one of `jit` and `fuser`", "the other one must be null"),
     ),
     "neither jit nor fuser": (document(jit=None), ("exactly one of `jit` and `fuser`",)),
     "region for the fuser": (

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.case import load_case
-from harness.profiles import Profile
+from harness.profiles import PROFILES, Profile
 from harness.pytest_plugin import FuzzSession
 from harness.recorder import CaseRecord, in_flight, read_records
 
@@ -76,7 +76,7 @@ def test_header_and_summary(plain: Fuzzed) -> None:
     distinct = len(set(ids(plain)))
     assert distinct > CASES_PER_SHARD, "shards draw from streams of their own"
     assert any(line.startswith(f"{len(plain.records)} cases ({distinct} distinct) in ") for line in lines)
-    for start in ("layers: ", "recipes: ", "executors: ", "TE ran ", "time: ", "slowest case: "):
+    for start in ("layers: ", "recipes: ", "executors: ", "Thunder's TE executors ran ", "time: ", "slowest case: "):
         assert any(line.startswith(start) for line in lines), start
     assert plain.directory is not None
     assert in_flight(plain.directory) == []
@@ -108,9 +108,22 @@ def test_a_reverted_fix_is_found_and_its_case_kept(plain: Fuzzed, tmp_path: Path
         assert case.fuser is not None
         assert f"case:   {case.id}" in run.output, "the case that is kept is the one that is shown"
         assert f"replay: tefuzz run {ROOT}" in run.output
-        assert f"failures/{path.name}" in run.output
+        assert f"failures/{path.name} --revert fuser" in run.output
         assert len(case.layers) == 1, "shrunk"
     assert ids(run) != ids(plain), "another seed draws other cases"
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_starts(profile: str, tmp_path: Path) -> None:
+    run = fuzz(tmp_path, "--collect-only", "-q", "--tefuzz-profile", profile)
+    assert run.code == 0, run.output
+    assert "INTERNALERROR" not in run.output
+
+
+def test_the_default_profile_runs(tmp_path: Path) -> None:
+    run = fuzz(tmp_path, "-n", "0", "-k", "test_fuser and 0", "--tefuzz-profile", "dev", "--hypothesis-seed", "3")
+    assert run.code == 0, run.output
+    assert len(run.records) >= PROFILES["dev"].examples_per_shard
 
 
 def test_a_wrong_option_is_a_usage_error(tmp_path: Path) -> None:

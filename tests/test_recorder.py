@@ -74,7 +74,10 @@ def test_a_case_in_flight_survives_its_worker(tmp_path: Path) -> None:
     recorder.before(CASE)
     (path,) = in_flight(tmp_path)
     assert load_case(path) == CASE
-    assert any(f"IN FLIGHT when its worker died: {path}" in line for line in summary_lines(tmp_path, 1.0))
+    assert any(
+        f"IN FLIGHT when the run was interrupted or its worker died: {path}" in line
+        for line in summary_lines(tmp_path, 1.0)
+    )
     record(recorder, OTHER)
     recorder.close()
     assert in_flight(tmp_path) == []
@@ -152,7 +155,7 @@ def test_the_summary_counts(tmp_path: Path) -> None:
     assert "layers: Linear 6" in lines
     assert "recipes: DelayedScaling 6" in lines
     assert "executors: transformer_engine 6; fuser: none" in lines
-    assert "TE ran 6 linears in 5 cases; 1 cases asked for FP8 and got none" in lines
+    assert "Thunder's TE executors ran 6 linears in 5 cases; 1 cases asked for FP8 and got none" in lines
     assert "refused: 1 x backward: RuntimeError: no" in lines
     assert "time: subject 80%, reference 17%, checks 3%" in lines
     assert f"slowest case: {OTHER.id}, 10.0 s: Linear(64→64)" in lines

@@ -204,17 +204,7 @@ def _guard(stage: str) -> Iterator[None]:
         yield
     # The subject may raise anything; only its own calls are inside this guard.
     except Exception as error:
-        # Thunder's tracing wraps whatever happens in it, Ctrl-C too.
-        if any(isinstance(cause, KeyboardInterrupt) for cause in _chain(error)):
-            raise KeyboardInterrupt from error
         raise _Failed(SubjectFailure(stage, error, traceback.format_exc())) from error
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and those that it was raised from or while handling."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _copy(tensor: Tensor | None) -> Tensor | None:
