@@ -10,6 +10,7 @@ import thunder
 from thunder.core.transforms import grad
 from torch import Tensor, nn
 
+from harness.case import Case
 from harness.precision import Recipes, claimed_linears
 from harness.program import all_parameter_names, argument_name, compile_function, compile_module
 from harness.subjects.base import Compilation, LinearState, Subject, leaf_parameters
@@ -17,6 +18,11 @@ from harness.subjects.base import Compilation, LinearState, Subject, leaf_parame
 
 class ThunderSubject(Subject):
     """The case's model, as a module or as a function, under ``thunder.jit``."""
+
+    def __init__(self, case: Case, device: str) -> None:
+        super().__init__(case, device)
+        # With Thunder's own list of traces, which it hands out again when it finds the specialisation in its cache.
+        self._compiled: list[tuple[Any, Compilation]] = []
 
     @abc.abstractmethod
     def jit_options(self, recipes: Recipes) -> dict[str, Any]:
@@ -29,8 +35,6 @@ class ThunderSubject(Subject):
     def prepare(self) -> None:
         assert self.case.jit is not None
         self.recipes = Recipes(self.case)
-        # With Thunder's own list of traces, which it hands out again when it finds the specialisation in its cache.
-        self._compiled: list[tuple[Any, Compilation]] = []
         options = self.jit_options(self.recipes) | {"cache": self.case.jit.cache}
         self._parameters = leaf_parameters(self.case, self.device)
         layers, width = self.case.layers, self.case.input.features
