@@ -32,7 +32,7 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("dev", examples_per_shard=14, fixed_seed=None),
+        Profile("dev", examples_per_shard=13, fixed_seed=None),
         Profile("ci-short", examples_per_shard=4, fixed_seed=0, keeps_examples=False),
         Profile("ci", examples_per_shard=64, fixed_seed=0, keeps_examples=False),
         Profile("nightly", examples_per_shard=2000, fixed_seed=None),
