@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -17,10 +18,11 @@ from harness.checks.exceptions import normalised, same_refusal
 from harness.compare import Comparison, Exact
 from harness.device import activate
 from harness.interrupts import interrupts_kept
-from harness.subjects.base import Observation, Subject
+from harness.subjects.base import Compilation, Observation, Subject
 from harness.subjects.eager_te_modules import EagerTeModules
 from harness.subjects.eager_te_ops import EagerTeOps
 from harness.subjects.eager_torch import EagerTorch
+from harness.subjects.float64 import OverflowsError
 from harness.subjects.te_ops_fsdp import TeOpsFsdp
 from harness.subjects.te_ops_pipeline import TeOpsPipeline, TeOpsPipelineHidden
 from harness.subjects.thunder_te import ThunderTe
@@ -67,19 +69,24 @@ class Verdict:
 def run_case(case: Case, *, thorough: bool = True) -> Verdict:
     """Run ``case`` under both subjects and check it; global state is reset before each.
 
-    Without ``thorough`` the traces of the subject are checked first, and the reference is not run when they already
-    show a finding: the fuzzer wants the first finding only.
+    Without ``thorough`` the traces of the subject are checked as they are compiled; when they show a finding, neither
+    further steps nor the reference are run: the fuzzer wants the first finding only.
     """
     device = activate().device
     subject_class, reference_class = PAIRS[pair_name(case)]
     clock = _Clock()
-    subject = _observe(subject_class(case, device))
-    clock.lap("subject")
     reference = Observation(reference_class.name)
+
+    def trace_findings(*compilations: Compilation) -> tuple[Finding, ...]:
+        observed = Observation(subject_class.name, compilations=list(compilations))
+        return tuple(trace_findings_of(Run(case, observed, reference, Exact())))
+
+    subject = _observe(subject_class(case, device), None if thorough else lambda new: bool(trace_findings(new)))
+    clock.lap("subject")
     comparison, overflow = _comparison(case)
     findings: tuple[Finding, ...] = ()
     if overflow or (not thorough and subject.failure is None):
-        findings = tuple(trace_findings_of(Run(case, subject, reference, comparison)))
+        findings = trace_findings(*subject.compilations)
         clock.lap("checks")
     if not overflow and not findings:
         reference = _observe(reference_class(case, device))
@@ -109,10 +116,10 @@ class _Clock:
         self._last = now
 
 
-def _observe(subject: Subject) -> Observation:
+def _observe(subject: Subject, until: Callable[[Compilation], bool] | None = None) -> Observation:
     reset_global_state()
     with interrupts_kept():
-        return subject.observe()
+        return subject.observe(until)
 
 
 def reset_global_state() -> None:
@@ -130,7 +137,7 @@ def _comparison(case: Case) -> tuple[Comparison, str | None]:
         return Exact(), None
     try:
         return rounding.bounds(case), None
-    except rounding.OverflowsError as error:
+    except OverflowsError as error:
         return Exact(), f"no comparison: values overflow {error.dtype}"
 
 

@@ -87,7 +87,7 @@ LOWER = {
     "harness/build.py": (),
     "harness/compare.py": (),
     "harness/program.py": ("harness.build",),
-    "harness/rounding.py": ("harness.build", "harness.compare"),
+    "harness/rounding.py": ("harness.build", "harness.compare", "harness.subjects.float64"),
     "harness/traces.py": (),
     "harness/fp8_globals.py": (),
 }

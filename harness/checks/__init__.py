@@ -17,6 +17,7 @@ from harness.checks import (
     inputs,
     names,
     outputs,
+    random_operations,
     stateful_symbols,
 )
 from harness.checks.base import Finding, Run
@@ -27,6 +28,7 @@ TRACE_CHECKS: tuple[Check, ...] = (
     stateful_symbols.check,
     names.check,
     stateful_symbols.check_recomputation,
+    random_operations.check,
     definitions.check,
     claims.check,
 )

@@ -42,6 +42,7 @@ class Search:
     started: float = field(default_factory=time.perf_counter)
     seconds_to_find: float = 0.0
     finding: Finding | None = None
+    judged: dict[Case, Finding | None] = field(default_factory=dict)
 
     def run(self, number: int) -> None:
         """Fuzz with seed ``number``; afterwards ``finding`` is the shrunk one, or None."""
@@ -66,7 +67,14 @@ class Search:
             self.finding = finding
 
     def check(self, case: Case) -> None:
-        """Run one case; the first finding is raised as in the fuzz suite."""
+        """Run a case once; its first finding is raised as in the fuzz suite."""
+        if case not in self.judged:
+            self.judged[case] = self._judge(case)
+        finding = self.judged[case]
+        if finding is not None:
+            raise finding.with_traceback(None)
+
+    def _judge(self, case: Case) -> Finding | None:
         self.executions += 1
         verdict = run_case(case, thorough=False)
         for finding in verdict.findings:
@@ -76,7 +84,8 @@ class Search:
                 self.examples_to_find = self.executions
                 self.seconds_to_find = time.perf_counter() - self.started
             finding.__class__ = bucket_class(type(finding), finding.bucket)
-            raise finding
+            return finding
+        return None
 
 
 def is_released_behaviour(finding: Finding) -> bool:
