@@ -9,21 +9,22 @@ from hypothesis import strategies as st
 from harness.case import Backward, Batch, Step, replace
 
 
-def schedules(batches: tuple[Batch, ...], *, fp8_off: bool, twice: bool) -> st.SearchStrategy[tuple[Step, ...]]:
+def schedules(batches: tuple[Batch, ...], *, fp8_off: int, twice: bool) -> st.SearchStrategy[tuple[Step, ...]]:
     """One to five steps; most train on fresh data, some run without grad, some bring a second shape.
 
     Faults of FP8 state show from the second step on (the first one's amax decides the second one's scale), and a
     second shape makes Thunder compile a second pair of traces. Shrinks to one training step.
 
-    ``fp8_off`` is for subjects that heed the autocast around a step, ``twice`` for those without TE, whose eager
-    modules refuse a second backward.
+    FP8 is off in some steps: in every ``fp8_off``-th of one kind of step, in none with 0. It is for subjects that heed
+    the autocast around a step, and rare where they are known to get it wrong. ``twice`` is for those without TE, whose
+    eager modules refuse a second backward.
     """
     plain, other = st.just(Step()), other_runs(batches)
     step = (
         plain | plain | other | other | other | training_habits() | late_backwards(twice=twice) | changed_parameters()
     )
     if fp8_off:
-        step = step | st.just(Step(fp8=False))
+        step = step | st.sampled_from([Step()] * (fp8_off - 1) + [Step(fp8=False)])
     # Two lists: one by itself has a single step in most cases, and deleting from either keeps the schedule valid.
     return st.builds(_consistent, st.lists(step, min_size=1, max_size=3), st.lists(step, max_size=2))
 
