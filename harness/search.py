@@ -36,6 +36,8 @@ class Search:
     max_examples: int
     time_box: float = float("inf")
     """Seconds after which no further case is run, be it to find or to shrink."""
+    shrink_box: float = float("inf")
+    """Seconds for shrinking, within the time box."""
     before: Callable[[Case], None] = lambda case: None
     """Told of each case before it runs."""
     examples_to_find: int | None = None
@@ -77,9 +79,15 @@ class Search:
         """Seconds since the search was made."""
         return time.perf_counter() - self.started
 
+    @property
+    def _deadline(self) -> float:
+        if self.examples_to_find is None:
+            return self.time_box
+        return min(self.time_box, self.seconds_to_find + self.shrink_box)
+
     def check(self, case: Case) -> None:
         """Run one case; the first finding that is no known issue is raised as in the fuzz suite."""
-        if self.seconds > self.time_box:
+        if self.seconds > self._deadline:
             raise _TimeIsUp
         self.executions += 1
         self.before(case)

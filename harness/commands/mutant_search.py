@@ -5,6 +5,7 @@ Arguments: the mutant's name, the number of examples, the time box in seconds an
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 SEED = 0
 """Equal campaigns draw equal cases."""
+SHRINK_SECONDS = 40.0
+"""The case has to be small enough to read, not the smallest."""
 
 
 def command(mutant: Mutant, limits: Limits, files: Files) -> list[str]:
@@ -43,13 +46,14 @@ def command(mutant: Mutant, limits: Limits, files: Files) -> list[str]:
 def main(name: str, max_examples: int, time_box: float, files: Files) -> None:
     """Search and leave the result."""
     activate()
-    mutant = mutant_named(name)
-    search = Search(
-        _strategy(mutant),
-        max_examples,
-        time_box,
-        before=lambda case: write_atomically(files.in_flight, pretty_json(case)),
-    )
+    mutant, campaign = mutant_named(name), os.getppid()
+
+    def before(case: Case) -> None:
+        if os.getppid() != campaign:
+            sys.exit("the campaign has ended")
+        write_atomically(files.in_flight, pretty_json(case))
+
+    search = Search(_strategy(mutant), max_examples, time_box, SHRINK_SECONDS, before)
     with applied(mutant):
         search.run(SEED)
     result = _result(mutant, search)
