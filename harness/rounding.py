@@ -44,6 +44,7 @@ LARGEST_EXPONENT = 700.0
 """exp of 710 overflows in float64."""
 REDUCTIONS = {"mm", "addmm", "bmm", "sum", "mean"}
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+TF32_ROUNDOFF = 2.0**-11
 
 
 class MonteCarloArithmetic(TorchDispatchMode):  # type: ignore[misc]  # torch is Any
@@ -82,15 +83,17 @@ class OverflowsError(ArithmeticError):
         self.dtype = dtype
 
 
-def bounds(case: Case) -> Bounded:
+def bounds(case: Case, unit_roundoff: float | None = None) -> Bounded:
     """What outputs and gradients of every step may be, whatever the order and place of rounding.
 
+    ``unit_roundoff`` is that of the case's dtype unless it is given.
     Raises ``OverflowsError`` for a case whose values may overflow, depending on that order.
     """
     clean = _run(case)
     allowed = {key: torch.zeros_like(value) for key, value in clean.items()}
+    unit_roundoff = unit_roundoff or UNIT_ROUNDOFF[case.input.dtype]
     for run in range(NOISY_RUNS):
-        with MonteCarloArithmetic(UNIT_ROUNDOFF[case.input.dtype], seed=run):
+        with MonteCarloArithmetic(unit_roundoff, seed=run):
             noisy = _run(case)
         for key, value in noisy.items():
             allowed[key] = torch.maximum(allowed[key], _row_maximum((value - clean[key]).abs()))

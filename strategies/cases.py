@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from harness.case import Case, Executor, Fuser, Hiding, Input, Jit, Step, replace
+from harness.case import Case, Executor, Fuser, Hiding, Input, Jit, Precision, Step, replace
 from strategies.inputs import ALIGNED_BATCHES, ODD_BATCHES, TAME_DISTRIBUTIONS, inputs
 from strategies.layers import (
     ALIGNED_WIDTHS,
@@ -36,7 +36,7 @@ JIT_MODELS = models(WIDTHS, TORCH_ACTIVATIONS, regions=True, max_size=4)
 JIT_SCHEDULES = schedules(BATCHES)
 FUSER_INPUTS = inputs(ALIGNED_BATCHES, ALIGNED_WIDTHS)
 FUSER_MODELS = models(ALIGNED_WIDTHS, PIPELINE_ACTIVATIONS, regions=False, max_size=6)
-HIDINGS: tuple[Hiding, ...] = ("between_forward_and_backward",) * 4 + ("fsdp", "fsdp", "never", "from_start")
+HIDINGS: tuple[Hiding, ...] = ("between_forward_and_backward",) * 4 + ("fsdp", "fsdp", *("never",) * 3, "from_start")
 FUSER_SCHEDULES = schedules(ALIGNED_BATCHES)
 
 
@@ -68,7 +68,10 @@ def cases(executor: Executor) -> st.SearchStrategy[Case]:
 
 
 def fuser_cases() -> st.SearchStrategy[Case]:
-    """A te.ops pipeline for the operation fuser. Shrinks to one linear whose parameters are hidden in backward."""
+    """A te.ops pipeline for the operation fuser. Shrinks to one linear whose parameters are hidden in backward.
+
+    A pipeline whose parameters stay in place runs without FP8: it is compared with plain torch.
+    """
     return st.builds(
         _case,
         model=FUSER_MODELS,
@@ -84,11 +87,21 @@ def fuser_cases() -> st.SearchStrategy[Case]:
     )
 
 
-def _case(model: Model, given_input: Input, jit: Jit | None, steps: tuple[Step, ...], **rest: Any) -> Case:
+def _case(
+    model: Model,
+    given_input: Input,
+    precision: Precision,
+    jit: Jit | None,
+    fuser: Fuser | None,
+    steps: tuple[Step, ...],
+    **rest: Any,
+) -> Case:
     layers = model(given_input.features)
+    if fuser is not None and fuser.hide_parameters == "never":
+        precision = Precision(recipe=None)
     if jit is not None and jit.entry == "grad":
         # It differentiates everything, in training steps: what was drawn otherwise is set so.
         given_input = replace(given_input, requires_grad=True)
         layers = unfrozen(layers)
         steps = tuple(replace(step, mode="train") for step in steps)
-    return Case(layers=layers, input=given_input, jit=jit, steps=steps, **rest)
+    return Case(layers=layers, input=given_input, precision=precision, jit=jit, fuser=fuser, steps=steps, **rest)

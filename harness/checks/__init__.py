@@ -13,6 +13,7 @@ from harness.checks import (
     definitions,
     exceptions,
     fp8_state,
+    fp8_update,
     gradients,
     inputs,
     names,
@@ -39,6 +40,7 @@ CHECKS: tuple[Check, ...] = (
     fp8_state.check,
     outputs.check,
     gradients.check,
+    fp8_update.check,
 )
 
 
