@@ -18,6 +18,7 @@ from harness.checks import (
     inputs,
     names,
     outputs,
+    recomputation,
     stateful_symbols,
 )
 from harness.checks.base import Finding, Run
@@ -30,6 +31,7 @@ TRACE_CHECKS: tuple[Check, ...] = (
     stateful_symbols.check_recomputation,
     definitions.check,
     claims.check,
+    recomputation.check,
 )
 """Those that look at the compiled traces alone: no reference is needed, and a fault shows before numbers go wrong."""
 

@@ -149,6 +149,7 @@ MUTANTS = (
         changes=(("db = dy.sum(tuple(range(dy.dim() - 1)))", "db = dy.sum(0)"),),
         pairs=(FUSER,),
         symptom="wrong bias gradients for inputs of rank 3 and 4 without FP8",
+        equivalent="torch's autograd sums a gradient over the leading dimensions that its parameter does not have",
     ),
     Mutant(
         name="ops-layer-norm-gradients-swapped",

@@ -119,6 +119,7 @@ MUTANTS = (
         changes=(("                self.fp8_recipe.output,\n            )", "            )"),),
         pairs=(V2,),
         symptom="backward reads a recipe that nothing defines",
+        equivalent="what backward does with the recipe has put it among the saved values already",
     ),
     Mutant(
         name="v2-saved-twice",
@@ -127,6 +128,7 @@ MUTANTS = (
         changes=(("list(dict.fromkeys(Variable(x) for x in env))", "[Variable(x) for x in env]"),),
         pairs=(V2,),
         symptom="an exception, or more memory",
+        equivalent="one name is unpacked several times, each time to the same object",
     ),
     Mutant(
         name="v2-recomputed-with-new-scales",
@@ -151,9 +153,9 @@ MUTANTS = (
     ),
     Mutant(
         name="v2-recomputed-asks-for-state",
-        title="backward asks again for the FP8 state of a recomputed linear",
+        title="calls for the FP8 state of a recomputed linear are not merged",
         target=f"{_V2}:_te_activation_checkpointing_transform",
-        changes=(("redundant state creation\n                continue\n", "redundant state creation\n"),),
+        changes=(('if "get_te_fp8_state" in bsym.sym.name:', "if False:"),),
         pairs=(V2,),
         symptom="the state's symbol in forward and backward",
     ),
