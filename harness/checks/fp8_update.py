@@ -45,6 +45,18 @@ class ScaleNotOfAmax(Finding):
     check: ClassVar[str] = "fp8 scale rule"
 
 
+class WrongFormat(Finding):
+    """A quantizer casts to another format than the recipe says."""
+
+    check: ClassVar[str] = "fp8 format rule"
+
+
+class ForeignColumns(Finding):
+    """A quantizer reads another scale than its own, or writes into another history."""
+
+    check: ClassVar[str] = "fp8 quantizer rule"
+
+
 def check(run: Run) -> Iterator[Finding]:
     """The violations of the first step that has any.
 
@@ -86,12 +98,18 @@ def _check(
 ) -> Iterator[Finding]:
     recipe = run.case.precision.recipe
     assert isinstance(recipe, DelayedScaling)
+    place = f"step {index}, linear {path}, {tensor}"
+    stage = run.case.steps[index].mode
+    if now.format != (expected_format := _format(recipe, tensor)):
+        message = f"{place}: it is cast to {now.format}, the recipe says {expected_format}"
+        yield WrongFormat(run, message, stage=stage, where=tensor)
+    if not now.own_columns:
+        message = f"{place}: its quantizer does not use its own scale and history"
+        yield ForeignColumns(run, message, stage=stage, where=tensor)
     history = now.amax_history.double().cpu()
     old = torch.zeros_like(history) if before is None else before.amax_history.double().cpu()
     if not bool(torch.isfinite(history).all()) or not bool(torch.isfinite(old).all()):
         return  # the rule says nothing of infinite values
-    place = f"step {index}, linear {path}, {tensor}"
-    stage = run.case.steps[index].mode
     if len(history) > 1:
         newest = _newest(run.case, old, history)
         if newest is None:
@@ -129,9 +147,12 @@ def _newest(case: Case, old: Tensor, now: Tensor) -> float | None:
 def _scale(amax: float, old: float, recipe: DelayedScaling, tensor: str) -> float:
     if amax == 0:
         return old
-    backward = tensor == "grad_output" and recipe.format == "HYBRID"
-    scale = LARGEST["E5M2" if backward else "E4M3"] / amax / 2**recipe.margin
+    scale = LARGEST[_format(recipe, tensor)] / amax / 2**recipe.margin
     return min(scale, torch.finfo(torch.float32).max)
+
+
+def _format(recipe: DelayedScaling, tensor: str) -> str:
+    return "E5M2" if tensor == "grad_output" and recipe.format == "HYBRID" else "E4M3"
 
 
 def _known_amaxes(case: Case, index: int) -> dict[tuple[str, str], float]:

@@ -190,7 +190,7 @@ MUTANTS = (
         changes=(
             ("return dx, [(), (db,)], [(), ()]", "return dx, [(), (dy.reshape(-1, dy.shape[-1]).sum(0),)], [(), ()]"),
         ),
-        pairs=(V2, FUSER),
+        pairs=(V2,),
         symptom="bias gradients in front of ReLU and GELU",
     ),
 )

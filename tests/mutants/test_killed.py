@@ -61,11 +61,9 @@ KILLED = (
     Killed(
         "state-margin-multiplied", replace(V2, precision=Precision(recipe=DelayedScaling(margin=1))), "fp8 scale rule"
     ),
-    Killed(
-        "state-shared-amax",
-        replace(V2, precision=Precision(recipe=DelayedScaling(amax_history_len=4))),
-        "fp8 amax rule",
-    ),
+    Killed("state-shared-amax", V2, "fp8 quantizer rule"),
+    Killed("state-shared-scale", V2, "fp8 quantizer rule"),
+    Killed("state-gradients-in-e4m3", V2, "fp8 format rule"),
     Killed("ops-layer-norm-gradients-swapped", PIPELINE, "gradient"),
     Killed("grad-slice-padding-swapped", replace(TORCH, layers=(GatedActivation(),)), "gradient"),
     Killed("autodiff-checkpoint-not-recomputed", REGION, "recomputation"),
