@@ -47,10 +47,12 @@ def check(run: Run) -> Iterator[Finding]:
 def _recomputes_all(case: Case) -> bool:
     if case.jit is None or case.jit.executor != "torch" or case.jit.entry == "grad":
         return False
-    return all(
-        isinstance(layer, Checkpoint) and isinstance(layer.body[-1], Linear) and all(map(_is_recomputed, layer.body))
-        for layer in case.layers
-    )
+    return all(isinstance(layer, Checkpoint) and _is_plain_region(layer) for layer in case.layers)
+
+
+def _is_plain_region(region: Checkpoint) -> bool:
+    ends_with_linear = bool(region.body) and isinstance(region.body[-1], Linear)
+    return ends_with_linear and all(map(_is_recomputed, region.body))
 
 
 def _is_recomputed(layer: AnyLayer) -> bool:
