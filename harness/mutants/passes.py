@@ -48,6 +48,7 @@ MUTANTS = (
         changes=(("            handled[out] = None\n", "            pass\n"),),
         pairs=(TORCH, V2),
         symptom="UnboundLocalError",
+        equivalent="the return statement, which comes first in the reversed order, marks what it takes as used too",
     ),
     Mutant(
         name="del-after-first-use",
@@ -70,14 +71,6 @@ MUTANTS = (
         changes=(("        if clear_mutable_collections:\n", "        if False:\n"),),
         pairs=(TORCH, V2),
         symptom="an assertion in ThunderFunction.backward",
-    ),
-    Mutant(
-        name="execution-loses-backward-tag",
-        title="what a backward symbol is taken apart into is not tagged as backward",
-        target=f"{_PASSES}:_transform_for_operator_executor_execution",
-        changes=(("if has_tags(bsym, {BoundSymbolTag.BACKWARD}):", "if False:"),),
-        pairs=(V2, TORCH),
-        symptom="equal symbols of forward and backward are merged in checkpointed regions",
     ),
     Mutant(
         name="cache-forgets-grad-mode",
