@@ -10,6 +10,7 @@ import click
 from harness.case import CaseError
 from harness.commands.common import BadInput, ExitCode
 from harness.commands.doctor import doctor
+from harness.commands.mutants import mutants
 from harness.commands.replay import replay
 from harness.commands.run import run
 from harness.commands.stats import stats
@@ -47,10 +48,11 @@ def main() -> None:
       tefuzz run .tefuzz/runs/*/failures/*.json   # run the kept cases again
       tefuzz replay                               # do old bugs stay away?
       tefuzz stats                                # what is drawn, and how often?
+      tefuzz mutants                              # would regressions of Thunder and TE be found?
 
     Each subcommand explains itself: tefuzz run --help
     """
 
 
-for command in (doctor, run, replay, stats):
+for command in (doctor, run, replay, stats, mutants):
     main.add_command(command)

@@ -31,6 +31,7 @@ a JIT may round several times inside one of our primitives. The largest error th
 as a share of the bound, is in docs/oracles.md."""
 
 REDUCTIONS = {"mm", "addmm", "bmm", "sum", "mean"}
+TF32_ROUNDOFF = 2.0**-11
 
 
 class MonteCarloArithmetic(TorchDispatchMode):  # type: ignore[misc]  # torch is Any
@@ -61,9 +62,10 @@ class MonteCarloArithmetic(TorchDispatchMode):  # type: ignore[misc]  # torch is
         return value * (1 + self._unit_roundoff * (2 * noise - 1))
 
 
-def bounds(case: Case) -> Bounded:
+def bounds(case: Case, unit_roundoff: float | None = None) -> Bounded:
     """What outputs and gradients of every step may be, whatever the order and place of rounding.
 
+    ``unit_roundoff`` is that of the case's dtype unless it is given.
     Raises ``OverflowsError`` for a case whose values may overflow, depending on that order.
     """
     clean = _observe(case)
@@ -73,7 +75,7 @@ def bounds(case: Case) -> Bounded:
     def spread(seeds: range) -> dict[str, Tensor]:
         allowed = {key: torch.zeros_like(value) for key, value in clean.items()}
         for seed in seeds:
-            with MonteCarloArithmetic(NOISE * UNIT_ROUNDOFF[dtype], seed):
+            with MonteCarloArithmetic(NOISE * (unit_roundoff or UNIT_ROUNDOFF[dtype]), seed):
                 noisy = _observe(case)
             for key, value in noisy.items():
                 allowed[key] = torch.maximum(allowed[key], _row_maximum((value - clean[key]).abs()))

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from harness.case import Case, Executor, ExtraOutput, Fuser, Hiding, Input, Jit, Step, replace
+from harness.case import Case, Executor, ExtraOutput, Fuser, Hiding, Input, Jit, Precision, Step, replace
 from strategies.inputs import (
     ALIGNED_BATCHES,
     ODD_BATCHES,
@@ -48,7 +48,7 @@ JIT_SCHEDULES = {
 }
 FUSER_INPUTS = inputs(ALIGNED_BATCHES, ALIGNED_WIDTHS)
 FUSER_MODELS = models(ALIGNED_WIDTHS, PIPELINE_ACTIVATIONS, pipeline=True, max_size=6)
-HIDINGS: tuple[Hiding, ...] = ("between_forward_and_backward",) * 4 + ("fsdp", "fsdp", "never", "from_start")
+HIDINGS: tuple[Hiding, ...] = ("between_forward_and_backward",) * 4 + ("fsdp", "fsdp", *("never",) * 3, "from_start")
 FUSER_SCHEDULES = schedules(ALIGNED_BATCHES, fp8_off=1, twice=False)
 
 
@@ -81,7 +81,10 @@ def cases(executor: Executor) -> st.SearchStrategy[Case]:
 
 
 def fuser_cases() -> st.SearchStrategy[Case]:
-    """A te.ops pipeline for the operation fuser. Shrinks to one linear whose parameters are hidden in backward."""
+    """A te.ops pipeline for the operation fuser. Shrinks to one linear whose parameters are hidden in backward.
+
+    A pipeline whose parameters stay in place runs without FP8: it is compared with plain torch.
+    """
     return st.builds(
         _case,
         model=FUSER_MODELS,
@@ -97,14 +100,22 @@ def fuser_cases() -> st.SearchStrategy[Case]:
     )
 
 
-def _case(model: Model, given_input: Input, jit: Jit | None, steps: tuple[Step, ...], **rest: Any) -> Case:
+def _case(
+    model: Model,
+    given_input: Input,
+    precision: Precision,
+    jit: Jit | None,
+    fuser: Fuser | None,
+    steps: tuple[Step, ...],
+    **rest: Any,
+) -> Case:
     """What was drawn independently is made to fit together: the plainer value takes the place of an impossible one."""
     layers = model(given_input.features)
+    if fuser is not None and fuser.hide_parameters == "never":
+        precision = Precision(recipe=None)
+        steps = _each(steps, _sgd)
     if jit is not None and jit.executor == "torch":
-        # AdamW divides by the size of the gradient: rounding errors of tiny ones become whole steps.
-        steps = _each(
-            steps, lambda step: replace(step, optimizer="sgd" if step.optimizer == "adamw" else step.optimizer)
-        )
+        steps = _each(steps, _sgd)
     if jit is not None and jit.entry == "grad":
         if any(isinstance(layer, ExtraOutput) for layer in layers):
             jit = replace(jit, entry="function")
@@ -114,7 +125,12 @@ def _case(model: Model, given_input: Input, jit: Jit | None, steps: tuple[Step, 
             steps = _each(steps, lambda step: replace(step, mode="train", backward="now", gradients="none"))
     if jit is None or jit.entry == "module":
         steps = _each(steps, _same_parameters)
-    return Case(layers=layers, input=given_input, jit=jit, steps=steps, **rest)
+    return Case(layers=layers, input=given_input, precision=precision, jit=jit, fuser=fuser, steps=steps, **rest)
+
+
+def _sgd(step: Step) -> Step:
+    """AdamW divides by the size of the gradient: rounding errors of tiny ones become whole steps."""
+    return replace(step, optimizer="sgd") if step.optimizer == "adamw" else step
 
 
 def _each(steps: tuple[Step, ...], change: Callable[[Step], Step]) -> tuple[Step, ...]:

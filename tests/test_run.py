@@ -45,12 +45,13 @@ V2 = Case(layers=(LINEAR, Activation(), LINEAR), input=GIVEN, steps=STEPS)
 V1 = replace(V2, jit=Jit(executor="transformer_engine_v1"))
 TORCH = replace(V2, layers=(LayerNorm(), LINEAR, Activation(function="gelu")), jit=Jit(executor="torch"))
 FUSER = replace(V2, layers=(LayerNorm(), LINEAR, Activation(), LINEAR), jit=None, fuser=Fuser())
-CASES = {"v2": V2, "v1": V1, "torch": TORCH, "fuser": FUSER}
+TE_OPS = replace(FUSER, fuser=Fuser(hide_parameters="never"), precision=Precision(recipe=None))
+CASES = {"v2": V2, "v1": V1, "torch": TORCH, "fuser": FUSER, "te_ops": TE_OPS}
 
 needs_v1 = pytest.mark.skipif(not V1_WORKS, reason="Thunder's v1 executor needs a TE before 2.10")
 
 
-@pytest.mark.parametrize("name", ["v2", pytest.param("v1", marks=needs_v1), "torch", "fuser"])
+@pytest.mark.parametrize("name", ["v2", pytest.param("v1", marks=needs_v1), "torch", "fuser", "te_ops"])
 def test_every_way_of_running_a_case(name: str) -> None:
     case = CASES[name]
     verdict, (subject, reference) = observe(case)
@@ -72,13 +73,13 @@ def test_every_way_of_running_a_case(name: str) -> None:
             assert None not in step.parameter_gradients.values()
         first, second = side.steps
         assert not torch.equal(first.outputs[0], second.outputs[0]), "every step has data of its own"
-        if name != "torch":
+        if name not in ("torch", "te_ops"):
             assert set(first.fp8_state) == {str(i) for i, layer in enumerate(case.layers) if layer == LINEAR}
             for states in second.fp8_state.values():
                 assert set(states) == {"input", "weight", "grad_output"}
                 assert all(bool(state.amax_history.any()) for state in states.values())
                 assert all(float(state.scale) != 1 for state in states.values())
-    assert len(subject.compilations) == (0 if name == "fuser" else 1)
+    assert len(subject.compilations) == (0 if name in ("fuser", "te_ops") else 1)
 
 
 def test_the_two_te_paths_agree_with_torch_within_fp8() -> None:

@@ -13,11 +13,13 @@ from harness.checks import (
     definitions,
     exceptions,
     fp8_state,
+    fp8_update,
     gradients,
     inputs,
     names,
     outputs,
     random_operations,
+    recomputation,
     stateful_symbols,
 )
 from harness.checks.base import Finding, Run
@@ -31,6 +33,7 @@ TRACE_CHECKS: tuple[Check, ...] = (
     random_operations.check,
     definitions.check,
     claims.check,
+    recomputation.check,
 )
 """Those that look at the compiled traces alone: no reference is needed, and a fault shows before numbers go wrong."""
 
@@ -41,6 +44,7 @@ CHECKS: tuple[Check, ...] = (
     fp8_state.check,
     outputs.check,
     gradients.check,
+    fp8_update.check,
 )
 
 

@@ -24,6 +24,10 @@ class QuantizerState:
 
     scale: Tensor
     amax_history: Tensor
+    format: str
+    """What its quantizer casts to: ``E4M3`` or ``E5M2``."""
+    own_columns: bool
+    """Whether its quantizer reads this scale and writes into this history."""
 
 
 LinearState = Mapping[str, QuantizerState]

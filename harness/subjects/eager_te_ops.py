@@ -72,5 +72,16 @@ def columns(recipe_state: Any, names: tuple[str, ...]) -> dict[str, QuantizerSta
     if history is None:
         return {}
     scale: Tensor = recipe_state.scale
+    # New ones: they are made from the state alone, and making them changes nothing.
+    quantizers = recipe_state.make_quantizers()
     with torch.no_grad():
-        return {name: QuantizerState(scale[i].clone(), history[:, i].clone()) for i, name in enumerate(names)}
+        return {
+            name: QuantizerState(
+                scale=scale[i].clone(),
+                amax_history=history[:, i].clone(),
+                format=quantizers[i].dtype.name.removeprefix("kFloat8"),
+                own_columns=(quantizers[i].scale.data_ptr(), quantizers[i].amax.data_ptr())
+                == (scale[i].data_ptr(), history[0, i].data_ptr()),
+            )
+            for i, name in enumerate(names)
+        }

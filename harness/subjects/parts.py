@@ -21,7 +21,8 @@ from harness.case import AnyLayer, Linear, replace
 from harness.program import compile_function
 
 CACHED_PARTS = 512
-"""Compiled parts kept per process. They hold no state, so keeping them changes no verdict."""
+"""Compiled parts kept per process. They hold no state, so keeping them changes no verdict as long as Thunder stays the
+same."""
 
 
 def run_part(layer: AnyLayer, x: Tensor, parameters: list[Tensor], *, differentiated: bool) -> Tensor:
@@ -33,6 +34,11 @@ def run_part(layer: AnyLayer, x: Tensor, parameters: list[Tensor], *, differenti
     if not differentiated or any(t.requires_grad for t in (x, *parameters)):
         return _call(layer, x, parameters)
     return _call(layer, x.detach().requires_grad_(), parameters).detach()
+
+
+def forget_compiled() -> None:
+    """Compile all parts anew: Thunder itself was changed."""
+    _compiled.cache_clear()
 
 
 def _call(layer: AnyLayer, x: Tensor, parameters: list[Tensor]) -> Tensor:
