@@ -95,14 +95,16 @@ def models(
 ) -> st.SearchStrategy[Model]:
     """Blocks in a row, as a function from the width of the input to the layers. Shrinks to a single linear.
 
-    A block is a layer, two or three equal linears (the collision that a cache keyed on shapes needs) or, with
-    ``regions``, a residual or a checkpointed region, which hold one more level of blocks. A block learns its input
-    width only when the whole list is drawn, so Hypothesis can delete any block and still has a valid model.
+    A block is a layer, two or three equal linears (the collision that a cache keyed on shapes needs), a linear with
+    ReLU behind it (which TE fuses in backward) or, with ``regions``, a residual or a checkpointed region, which hold
+    one more level of blocks. A block learns its input width only when the whole list is drawn, so Hypothesis can delete
+    any block and still has a valid model.
     """
     linear = linears(widths)
     plain = (
         linear.map(_layer)
         | st.builds(_equal_linears, linear, st.integers(2, 3))
+        | linear.map(_with_relu)
         | activations(functions).map(_layer)
         | norms().map(_layer)
         | st.sampled_from(GATED_ACTIVATIONS).map(_gated)
@@ -140,6 +142,10 @@ def _row(blocks: Sequence[Model]) -> Model:
 
 def _layer(layer: AnyLayer) -> Model:
     return lambda width: (layer,)
+
+
+def _with_relu(linear: Linear) -> Model:
+    return lambda width: (linear, Activation())
 
 
 def _equal_linears(linear: Linear, count: int) -> Model:
