@@ -57,6 +57,8 @@ class Verdict:
     """Linears that TE ran, over all compiled specialisations."""
     seconds: dict[str, float] = field(compare=False)
     """Wall time by phase: ``subject``, ``reference``, ``checks``."""
+    run: Run = field(compare=False, repr=False)
+    """What was observed, for reports. The reference is empty where it did not run."""
 
     def raise_first(self) -> None:
         """Raise the strongest finding, if there is any."""
@@ -77,14 +79,16 @@ def run_case(case: Case, *, thorough: bool = True) -> Verdict:
     clock.lap("subject")
     reference = Observation(reference_class.name)
     comparison, overflow = _comparison(case)
+    run = Run(case, subject, reference, comparison)
     findings: tuple[Finding, ...] = ()
     if overflow or (not thorough and subject.failure is None):
-        findings = tuple(trace_findings_of(Run(case, subject, reference, comparison)))
+        findings = tuple(trace_findings_of(run))
         clock.lap("checks")
     if not overflow and not findings:
         reference = _observe(reference_class(case, device))
         clock.lap("reference")
-        findings = tuple(findings_of(Run(case, subject, reference, comparison)))
+        run = Run(case, subject, reference, comparison)
+        findings = tuple(findings_of(run))
         clock.lap("checks")
     return Verdict(
         case=case,
@@ -92,6 +96,7 @@ def run_case(case: Case, *, thorough: bool = True) -> Verdict:
         refusal=overflow or _refusal(subject, reference),
         te_linears=sum(te_linear_count(compilation.forward[-1]) for compilation in subject.compilations),
         seconds=clock.seconds,
+        run=run,
     )
 
 

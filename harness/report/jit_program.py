@@ -1,0 +1,303 @@
+"""Programs with ``thunder.jit``: they look at traces, or compare with float64 (torch executor) or with eager TE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from harness import te_executors
+from harness.case import Case
+from harness.checks.base import Finding
+from harness.precision import claimed_linears
+from harness.program import all_parameter_names, argument_name, function_source, module_source
+from harness.report.examinations import Examination, examination
+from harness.report.pieces import indented, input_function, parameter_lines
+from harness.report.writer import EXCEPTIONS, Writer, ending
+
+FP8_TOLERANCE = 0.05
+
+
+class JitProgram(Writer):
+    """Programs with ``thunder.jit``."""
+
+    def __init__(self, case: Case, finding: Finding, checks: Collection[str]) -> None:
+        super().__init__(case, finding)
+        assert case.jit is not None
+        self.jit = case.jit
+        self.is_module = case.jit.entry == "module"
+        source = module_source if self.is_module else function_source
+        self.model = source(case.layers, case.input.features).rstrip().splitlines()
+        self.imports.subjects.add("import thunder")
+        self.names = [argument_name(name) for name in all_parameter_names(case.layers)]
+        self.all = "*parameters.values()" if self.names else ""
+        # FP8 state is compared where nothing that a user looks at goes wrong, and where one state is the whole of it.
+        numbers = not {"output", "gradient", "gradient missing"}.isdisjoint(checks)
+        self.compares_states = self.check.startswith("fp8") and not numbers and not self.steps.several_shapes
+
+    def body(self) -> list[str]:
+        linears = len(self.finding.evidence.layers)
+        bucket = self.finding.bucket
+        look = examination(self.check, bucket.stage, bucket.where, linears)
+        if look is not None:
+            return self._examined(look)
+        if self.check in EXCEPTIONS:
+            return self._raising()
+        return self._compared_with_float64() if self.jit.executor == "torch" else self._compared_with_te()
+
+    def _definitions(self, *functions: list[str]) -> list[str]:
+        draw = input_function(self.case)
+        lines = ["", "", *self.model, "", ""]
+        for function in (draw, *functions):
+            if function:
+                lines += [*function, "", ""]
+        lines += [*parameter_lines(self.case)]
+        if self.is_module:
+            lines += ["model = Model()"]
+            if self.names:
+                lines += ["for name, value in parameters.items():", "    model.register_parameter(name, value)"]
+        return lines
+
+    def _jit_line(self) -> list[str]:
+        options = []
+        if self.jit.executor == "torch":
+            options.append("executors=[thunder.pytorch_executor]")
+        elif self.jit.executor == "transformer_engine":
+            names = f"{te_executors.TRANSFORM_V2_NAME}, {te_executors.V2_NAME}"
+            self.imports.subjects.add(f"from {te_executors.V2_MODULE} import {names}")
+            options.append(f"executors=[{te_executors.V2_NAME}]")
+            options.append(f"transforms=[{te_executors.TRANSFORM_V2_NAME}()]")
+        else:
+            self.imports.subjects.add(f"from {te_executors.V1_MODULE} import {te_executors.V1_NAME}")
+            options.append(f"executors=[{te_executors.V1_NAME}]")
+            if self.recipe != "None":
+                options.append(f"te_fp8_recipe={self.recipe}")
+        if self.jit.cache != "constant values":
+            options.append(f'cache="{self.jit.cache}"')
+        call = f"thunder.jit(model, {', '.join(options)})"
+        if self.jit.entry == "grad":
+            self.imports.subjects.add("from thunder.core.transforms import grad")
+            call = f"grad({call})"
+        return [f"jitted = {call}"]
+
+    @property
+    def _uses_autocast(self) -> bool:
+        return self.jit.executor == "transformer_engine"
+
+    def _step(self) -> list[str]:
+        """One step of the JIT alone."""
+        call = "jitted(x)" if self.is_module else f"jitted(x, {self.all})".replace(", )", ")")
+        lines = [self.input_line()]
+        if self.is_module and not self.steps.uniform:
+            lines.append('jitted.train(mode != "eval")')
+        contexts = [self.autocast()] if self._uses_autocast else []
+        if self.jit.entry == "grad":
+            return lines + self.forward_lines(call, contexts)
+        return lines + self.forward_lines(f"y = {call}", contexts) + self.backward_lines()
+
+    def _examined(self, look: Examination) -> list[str]:
+        for line in look.imports:
+            (self.imports.subjects if "thunder" in line else self.imports.standard).add(line)
+        functions = look.functions.splitlines()
+        steps = self.steps.loop(self._step())
+        recipe = self.recipe_lines() if self._uses_autocast else []
+        head = self._definitions(functions) + self._jit_line() + recipe + steps
+        return [*head, "", *look.code.splitlines(), *ending(self.finding.promise)]
+
+    def _raising(self) -> list[str]:
+        if self.check == "reference exception":
+            return self._raising_reference()
+        recipe = self.recipe_lines() if self._uses_autocast else []
+        return self._definitions() + self._jit_line() + recipe + self.tried(self.steps.loop(self._step()))
+
+    def _raising_reference(self) -> list[str]:
+        contexts = [self.autocast()] if self._uses_autocast else []
+        lines = [self.input_line(), *self.forward_lines("y = eager(x)", contexts), *self.backward_lines()]
+        functions = [self._te_linear(), self._eager()]
+        return [
+            *self._definitions(*functions),
+            "linears = {}",
+            *self.recipe_lines(),
+            *self.tried(self.steps.loop(lines)),
+        ]
+
+    def _te_linear(self) -> list[str]:
+        self.imports.subjects.add("import transformer_engine.pytorch as te")
+        kind = "te.ops.Linear" if self.jit.executor == "transformer_engine" else "te.Linear"
+        options = "device=device"
+        if kind == "te.Linear" or self.case.input.dtype != "float32":
+            options += f", {'dtype' if kind == 'te.ops.Linear' else 'params_dtype'}=weight.dtype"
+        key = "(weight, x.shape)" if self.steps.several_shapes else "weight"
+        lines = [
+            "def te_linear(x, weight, bias=None):",
+            f'    """F.linear as a {kind} of its own, with the same parameters."""',
+            f"    if {key} not in linears:",
+            f"        linears[{key}] = linear = {kind}(*weight.shape[::-1], bias=bias is not None, {options})",
+            '        linear.register_parameter("weight", weight)',
+            "        if bias is not None:",
+            '            linear.register_parameter("bias", bias)',
+            f"    return linears[{key}](x)",
+        ]
+        if not self._all_claimed:
+            lines[2:2] = [
+                "    fits = x[..., 0].numel() % 8 == 0 and all(size % 16 == 0 for size in weight.shape)",
+                "    if not (fits and torch.is_grad_enabled()):  # such a linear is left to torch",
+                "        return torch._C._nn.linear(x, weight, bias)",
+            ]
+        return lines
+
+    @property
+    def _all_claimed(self) -> bool:
+        linears = sum("F.linear(" in line for line in self.model)
+        return all(len(claimed_linears(self.case, index)) == linears for index in range(self.steps.last + 1))
+
+    def _eager(self) -> list[str]:
+        """``def eager(x)``: the model without the JIT."""
+        self.imports.standard.add("from unittest.mock import patch")
+        patches = ['patch.object(F, "linear", te_linear)']
+        how = "The model in eager mode, its linears computed by TE."
+        if any("checkpoint(" in line for line in self.model):
+            patches.append('patch("__main__.checkpoint", lambda region, x, **_: region(x))')
+            how = "The model in eager mode, its linears computed by TE, without recomputation."
+        if not self._uses_autocast:  # v1 has its recipe from thunder.jit, and `run` no autocast
+            patches.append(self.autocast())
+        call = "model(x)" if self.is_module else f"model(x, {self.all})"
+        body = [f"with {', '.join(patches)}:", f"    return {call}"]
+        if self.jit.entry == "grad" and self.check not in EXCEPTIONS:
+            body = [body[0], f"    y = {call}", "y.backward(torch.ones_like(y))"]
+        return ["def eager(x):", f'    """{how}"""', *indented(body)]
+
+    def _jit_function(self) -> list[str]:
+        """``def jit(x)``: what ``run`` calls, where that is more than ``jitted``."""
+        if self.is_module:
+            return []
+        call = f"jitted(x, {self.all})"
+        if self.jit.entry != "grad":
+            return ["def jit(x):", f"    return {call}"]
+        return [
+            "def jit(x):",
+            f"    for leaf, gradient in zip([x, *parameters.values()], {call}):",
+            "        leaf.grad = gradient",
+        ]
+
+    def _run_function(self) -> list[str]:
+        """``def run(model)``: outputs and gradients of all steps, with the same data for every model."""
+        returns = self.jit.entry != "grad"
+        contexts = [self.autocast()] if self._uses_autocast else []
+        step = [self.input_line(), "for leaf in parameters.values():", "    leaf.grad = None"]
+        step += self.forward_lines("y = model(x)" if returns else "model(x)", contexts)
+        step += self.backward_lines() if returns else []
+        reset = "FP8GlobalStateManager.reset()  # the two sides must not share TE's global state"
+        seed = "torch.manual_seed(1)  # the same data for both"
+        if self.compares_states:
+            return [
+                "def run(model, states):",
+                '    """FP8 scales and amax histories after the last step."""',
+                *indented([reset, seed, *self.steps.loop(step)]),
+                "    observed = {}",
+                "    for index, (state, used) in enumerate(states()):",
+                '        observed[f"FP8 state {index}, scale"] = state.scale[:used]',
+                '        observed[f"FP8 state {index}, amax history"] = state.amax_history[:, :used]',
+                "    return observed",
+            ]
+        step += self.observing_lines('{"x": x, **parameters}', output=returns)
+        lines = [reset, seed, "observed = {}", *self.steps.loop(step), "return observed"]
+        return ["def run(model):", '    """Outputs and gradients of a model, by name."""', *indented(lines)]
+
+    def _states_functions(self) -> list[list[str]]:
+        """Where eager TE and the JIT keep the FP8 state of input, weight (forward) and output gradient (backward)."""
+        if not self.compares_states:
+            return []
+        calls = "bsym._call_ctx[bsym.sym.name]"
+        if self.jit.executor == "transformer_engine":
+            eager = [
+                "metas = [linear.basic_ops[0]._fp8_metas for linear in linears.values()]",
+                'forward = [(meta["forward"]["scaling_fwd"], 2) for meta in metas]',
+                'return forward + [(meta["backward"]["scaling_bwd"], 1) for meta in metas]',
+            ]
+            jit = [
+                "traces = [*thunder.last_traces(jitted)[-1:], *thunder.last_backward_traces(jitted)[-1:]]",
+                "symbols = [bsym for trace in traces for bsym in trace.bound_symbols]",
+                f'states = [{calls}.state for bsym in symbols if "get_te_fp8_state" in bsym.sym.name]',
+                "half = len(states) // 2  # backward runs the linears from the last to the first",
+                "return [(state, 2) for state in states[:half]] + [(state, 1) for state in states[:half - 1:-1]]",
+            ]
+            return [["def eager_states():", *indented(eager)], ["def jit_states():", *indented(jit)]]
+        used = 'for key, used in (("scaling_fwd", 2), ("scaling_bwd", 1))]'
+        eager = [f"return [(linear.fp8_meta[key], used) for linear in linears.values() {used}"]
+        jit = [
+            "symbols = thunder.last_traces(jitted)[-1].bound_symbols",
+            f'modules = [{calls}.func for bsym in symbols if bsym.sym.name.startswith("te_linear_")]',
+            f"return [(module.fp8_meta[key], used) for module in modules {used}",
+        ]
+        return [["def eager_states():", *indented(eager)], ["def jit_states():", *indented(jit)]]
+
+    def _compared_with_te(self) -> list[str]:
+        self.imports.subjects.add("from transformer_engine.pytorch.quantization import FP8GlobalStateManager")
+        jit, states = self._jit_function(), self._states_functions()
+        functions = [self._te_linear(), self._eager(), *([jit] if jit else []), *states, self._run_function()]
+        lines = [*self._definitions(*functions), "linears = {}", *self.recipe_lines(), *self._jit_line()]
+        if self._uses_autocast:
+            self.imports.standard.add("import os")
+            lines.append('os.environ["NVTE_UNFUSED_FP8_UPDATE"] = "1"  # eager TE then updates scales as Thunder does')
+        tolerance, why = 0.0, "Both sides call the same kernels on the same values: no difference is allowed."
+        if self._rounds_differently:
+            tolerance = FP8_TOLERANCE
+            why = "Eager torch and the JIT round norms and activations differently, which FP8 amplifies."
+        seen, expected = "jit" if jit else "jitted", "eager"
+        if states:
+            seen, expected = f"{seen}, jit_states", f"{expected}, eager_states"
+        return lines + self.comparison(tolerance, why, seen, expected)
+
+    @property
+    def _rounds_differently(self) -> bool:
+        """Whether the model has operations other than those that are exact, or that TE computes on both sides."""
+        calls = {call for line in self.model for call in re.findall(r"(?:F|torch)\.\w+", line)}
+        return not calls <= {"F.linear", "F.relu"}
+
+    def _compared_with_float64(self) -> list[str]:
+        dtype = f"torch.{self.case.input.dtype}"
+        if self.is_module:
+            self.imports.torch.add("from torch.func import functional_call")
+        run = [
+            "def run(call, parameters, dtype):",
+            '    """Outputs and gradients."""',
+            "    torch.manual_seed(1)  # the same data for all",
+            "    observed = {}",
+            *indented(self.steps.loop(self._step_in_dtype())),
+            "    return observed",
+        ]
+        jit = "jitted(x)" if self.is_module else "jitted(x, *parameters.values())"
+        eager = "functional_call(model, parameters, (x,))" if self.is_module else "model(x, *parameters.values())"
+        if self.jit.entry == "grad":
+            eager = f"torch.autograd.grad({eager}.sum(), [x, *parameters.values()])"
+        doubles = "{name: p.detach().double().requires_grad_(p.requires_grad) for name, p in parameters.items()}"
+        lines = self._definitions(run) + self._jit_line()
+        return [
+            *lines,
+            f"seen = run(lambda x, parameters: {jit}, parameters, {dtype})",
+            f"torch_gives = run(lambda x, parameters: {eager}, parameters, {dtype})",
+            f"doubles = {doubles}",
+            f"exact = run(lambda x, parameters: {eager}, doubles, torch.float64)",
+            'faults = [f"{name}: None on one side only" for name in exact.keys() ^ seen.keys()]',
+            "for name, right in exact.items() if not faults else ():",
+            "    error, rounding = ((side[name] - right).abs().max().item() for side in (seen, torch_gives))",
+            "    # Thunder may round at other places: 16 times torch's error, and 16 units of rounding.",
+            f"    allowed = 16 * (rounding + torch.finfo({dtype}).eps * right.abs().max().item())",
+            "    if not error <= allowed:  # NaN is an error too",
+            '        faults.append(f"{name}: error {error:.3g} against float64, allowed {allowed:.3g}")',
+            *ending("what float64 gives, but for rounding"),
+        ]
+
+    def _step_in_dtype(self) -> list[str]:
+        x = self.input_line().removeprefix("x = ")
+        cut = x.index(".requires_grad_(") if ".requires_grad_(" in x else len(x)
+        body = [f"x = {x[:cut]}.to(dtype){x[cut:]}", "for leaf in parameters.values():", "    leaf.grad = None"]
+        if self.jit.entry == "grad":
+            label = self.steps.label
+            pairs = 'zip(["x", *parameters], gradients)'
+            body += self.forward_lines("gradients = call(x, parameters)", [])
+            return [*body, f'observed |= {{f"{label}gradient of {{name}}": gradient for name, gradient in {pairs}}}']
+        body += self.forward_lines("y = call(x, parameters)", [])
+        backward = "y.backward(torch.randn(y.shape).to(y))"
+        body += [line.replace("y.backward(torch.randn_like(y))", backward) for line in self.backward_lines()]
+        return body + self.observing_lines('{"x": x, **parameters}')
