@@ -11,6 +11,7 @@ from harness.case import CaseError
 from harness.commands.common import BadInput, ExitCode
 from harness.commands.doctor import doctor
 from harness.commands.replay import replay
+from harness.commands.report import report
 from harness.commands.run import run
 from harness.commands.stats import stats
 from harness.fixes import FixError
@@ -45,6 +46,7 @@ def main() -> None:
       tefuzz doctor                               # is everything there?
       pytest fuzz/ -n auto                        # fuzz; failing cases are kept below .tefuzz/runs
       tefuzz run .tefuzz/runs/*/failures/*.json   # run the kept cases again
+      tefuzz report                               # what the newest run found and covered, as a page
       tefuzz replay                               # do old bugs stay away?
       tefuzz stats                                # what is drawn, and how often?
 
@@ -52,5 +54,5 @@ def main() -> None:
     """
 
 
-for command in (doctor, run, replay, stats):
+for command in (doctor, run, replay, report, stats):
     main.add_command(command)
