@@ -63,7 +63,7 @@ def error_plot(measured: Sequence[Measure]) -> Markup:
             return LABEL
         if value == math.inf:
             return LABEL + BAR
-        return LABEL + 40 + (math.log10(value) - low) / (high - low) * (BAR - 80)
+        return LABEL + 40 + (math.log10(value) - low) / (high - low) * (BAR - 100)
 
     bottom = 26 + ROW * len(rows)
     parts = []
@@ -166,7 +166,7 @@ def _layers(
             parts.append(_box(left, top, box, 30, kind))
             parts.append(_text(left + 10, top + 20, f"{path}  {_shortened(describe((layer,), width), 42)}", "row"))
         if path in guilty:
-            parts.append(_text(left + box + 8, top + 20, "◀ here", "row bad"))
+            parts.append(_text(left + box + 8, top + 20, "◀ seen here", "row bad"))
         top = end
         width = output_width((layer,), width)
     parts.append(_line(middle, top, middle, top + 8, "arrow"))
