@@ -11,10 +11,11 @@ from harness.checks.base import Finding
 from harness.precision import claimed_linears
 from harness.program import all_parameter_names, argument_name, function_source, module_source
 from harness.report.examinations import Examination, examination
-from harness.report.pieces import indented, input_function, parameter_lines
+from harness.report.pieces import LINE, indented, input_function, parameter_lines
 from harness.report.writer import EXCEPTIONS, Writer, ending
 
-FP8_TOLERANCE = 0.05
+EXACT = {"F.relu", "torch.chunk", "torch.is_grad_enabled"}
+"""Functions that round nowhere."""
 
 
 class JitProgram(Writer):
@@ -112,7 +113,7 @@ class JitProgram(Writer):
     def _raising_reference(self) -> list[str]:
         contexts = [self.autocast()] if self._uses_autocast else []
         lines = [self.input_line(), *self.forward_lines("y = eager(x)", contexts), *self.backward_lines()]
-        functions = [self._te_linear(), self._eager()]
+        functions = [self._te_linear(), self._alone(), self._eager()]
         return [
             *self._definitions(*functions),
             "linears = {}",
@@ -121,6 +122,9 @@ class JitProgram(Writer):
         ]
 
     def _te_linear(self) -> list[str]:
+        """``def te_linear``, where TE computes any linear."""
+        if not self._claims_any:
+            return []
         self.imports.subjects.add("import transformer_engine.pytorch as te")
         kind = "te.ops.Linear" if self.jit.executor == "transformer_engine" else "te.Linear"
         options = "device=device"
@@ -139,11 +143,15 @@ class JitProgram(Writer):
         ]
         if not self._all_claimed:
             lines[2:2] = [
-                "    fits = x[..., 0].numel() % 8 == 0 and all(size % 16 == 0 for size in weight.shape)",
+                "    fits = x[..., 0].numel() % 8 == 0 and weight.shape[0] % 8 == 0 and weight.shape[1] % 16 == 0",
                 "    if not (fits and torch.is_grad_enabled()):  # such a linear is left to torch",
-                "        return torch._C._nn.linear(x, weight, bias)",
+                "        return nn.functional.linear(x, weight, bias)",
             ]
         return lines
+
+    @property
+    def _claims_any(self) -> bool:
+        return any(claimed_linears(self.case, index) for index in range(self.steps.last + 1))
 
     @property
     def _all_claimed(self) -> bool:
@@ -151,20 +159,68 @@ class JitProgram(Writer):
         return all(len(claimed_linears(self.case, index)) == linears for index in range(self.steps.last + 1))
 
     def _eager(self) -> list[str]:
-        """``def eager(x)``: the model without the JIT."""
-        self.imports.standard.add("from unittest.mock import patch")
-        patches = ['patch.object(F, "linear", te_linear)']
-        how = "The model in eager mode, its linears computed by TE."
+        """``def eager(x)``: the model without the JIT, by other functions behind the names that it calls."""
+        self.imports.standard |= {"from types import SimpleNamespace", "from unittest.mock import patch"}
+        how, patches = "its linears computed by TE", []
+        for owner, names in self._called().items():
+            values = ", ".join(f"{name}={self._eagerly(owner, name)}" for name in names)
+            patches.append(f'patch("__main__.{owner}", SimpleNamespace({values}))')
+        prepare = []
+        if any("alone(" in line for line in patches):
+            how += ", all else by Thunder, each function alone"
+            if not self.case.input.requires_grad:
+                # Thunder treats all layers alike if any is differentiated; autograd would leave out the first ones.
+prepare = [
+                    "# Thunder compiles all of a model as differentiated if any of it is.",
+                    "x = x.detach().requires_grad_(torch.is_grad_enabled())",
+                ]
         if any("checkpoint(" in line for line in self.model):
             patches.append('patch("__main__.checkpoint", lambda region, x, **_: region(x))')
-            how = "The model in eager mode, its linears computed by TE, without recomputation."
+            how += ", without recomputation"
         if not self._uses_autocast:  # v1 has its recipe from thunder.jit, and `run` no autocast
             patches.append(self.autocast())
         call = "model(x)" if self.is_module else f"model(x, {self.all})"
-        body = [f"with {', '.join(patches)}:", f"    return {call}"]
+        body = [f"    return {call}"]
         if self.jit.entry == "grad" and self.check not in EXCEPTIONS:
-            body = [body[0], f"    y = {call}", "y.backward(torch.ones_like(y))"]
-        return ["def eager(x):", f'    """{how}"""', *indented(body)]
+            body = [f"    y = {call}", "y.backward(torch.ones_like(y))"]
+        contexts = [f"with {', '.join(patches)}:"]
+        if len(contexts[0]) > LINE:
+            contexts = ["with (", *indented([f"{context}," for context in patches]), "):"]
+        return ["def eager(x):", f'    """The model in eager mode: {how}."""', *indented([*prepare, *contexts, *body])]
+
+    def _called(self) -> dict[str, list[str]]:
+        """The functions that the model's text calls, by the module that it finds them in."""
+        called: dict[str, list[str]] = {"F": ["linear"]}
+        for call in sorted({call for line in self.model for call in re.findall(r"\b(?:F|torch)\.\w+", line)}):
+            owner, _, name = call.partition(".")
+            if name not in called.setdefault(owner, []):
+                called[owner].append(name)
+        if "torch" in called and not self._all_claimed:
+            called["torch"].append("is_grad_enabled")
+        return called
+
+    def _eagerly(self, owner: str, name: str) -> str:
+        """What computes a function of the model in eager mode."""
+        call = f"{owner}.{name}"
+        if call == "F.linear":
+            return "te_linear" if self._claims_any else call
+        return call if call in EXACT else f"alone({call})"
+
+    def _alone(self) -> list[str]:
+        """``def alone``, where the model needs it: torch and the JIT round norms and activations differently."""
+        if all(
+            not self._eagerly(owner, name).startswith("alone")
+            for owner, names in self._called().items()
+            for name in names
+        ):
+            return []
+        self.imports.standard.add("from functools import cache")
+        return [
+            "@cache",
+            "def alone(function):",
+            '    """A function as Thunder compiles it alone: it rounds as in the whole model."""',
+            "    return thunder.jit(function, executors=[thunder.pytorch_executor])",
+        ]
 
     def _jit_function(self) -> list[str]:
         """``def jit(x)``: what ``run`` calls, where that is more than ``jitted``."""
@@ -183,104 +239,107 @@ class JitProgram(Writer):
         """``def run(model)``: outputs and gradients of all steps, with the same data for every model."""
         returns = self.jit.entry != "grad"
         contexts = [self.autocast()] if self._uses_autocast else []
-        step = [self.input_line(), "for leaf in parameters.values():", "    leaf.grad = None"]
+        step = [*self.data_lines(), "for leaf in parameters.values():", "    leaf.grad = None"]
         step += self.forward_lines("y = model(x)" if returns else "model(x)", contexts)
-        step += self.backward_lines() if returns else []
+        step += self.backward_lines("gradient") if returns else []
         reset = "FP8GlobalStateManager.reset()  # the two sides must not share TE's global state"
-        seed = "torch.manual_seed(1)  # the same data for both"
         if self.compares_states:
             return [
                 "def run(model, states):",
                 '    """FP8 scales and amax histories after the last step."""',
-                *indented([reset, seed, *self.steps.loop(step)]),
+                *indented([reset, *self.steps.loop(step)]),
                 "    observed = {}",
-                "    for index, (state, used) in enumerate(states()):",
-                '        observed[f"FP8 state {index}, scale"] = state.scale[:used]',
-                '        observed[f"FP8 state {index}, amax history"] = state.amax_history[:, :used]',
+                '    for kind, used, found in zip(("forward", "backward"), (2, 1), states()):',
+                "        for index, state in enumerate(found):",
+                '            observed[f"{kind} linear {index}, scale"] = state.scale[:used]',
+                '            observed[f"{kind} linear {index}, amax history"] = state.amax_history[:, :used]',
                 "    return observed",
             ]
         step += self.observing_lines('{"x": x, **parameters}', output=returns)
-        lines = [reset, seed, "observed = {}", *self.steps.loop(step), "return observed"]
+        lines = [reset, "observed = {}", *self.steps.loop(step), "return observed"]
         return ["def run(model):", '    """Outputs and gradients of a model, by name."""', *indented(lines)]
 
     def _states_functions(self) -> list[list[str]]:
         """Where eager TE and the JIT keep the FP8 state of input, weight (forward) and output gradient (backward)."""
         if not self.compares_states:
             return []
-        calls = "bsym._call_ctx[bsym.sym.name]"
+        both = '"""FP8 state of the linears in forward, and in backward from the last to the first."""'
         if self.jit.executor == "transformer_engine":
             eager = [
                 "metas = [linear.basic_ops[0]._fp8_metas for linear in linears.values()]",
-                'forward = [(meta["forward"]["scaling_fwd"], 2) for meta in metas]',
-                'return forward + [(meta["backward"]["scaling_bwd"], 1) for meta in metas]',
+                'forward = [meta["forward"]["scaling_fwd"] for meta in metas]',
+                'return forward, [meta["backward"]["scaling_bwd"] for meta in reversed(metas)]',
             ]
             jit = [
-                "traces = [*thunder.last_traces(jitted)[-1:], *thunder.last_backward_traces(jitted)[-1:]]",
-                "symbols = [bsym for trace in traces for bsym in trace.bound_symbols]",
-                f'states = [{calls}.state for bsym in symbols if "get_te_fp8_state" in bsym.sym.name]',
-                "half = len(states) // 2  # backward runs the linears from the last to the first",
-                "return [(state, 2) for state in states[:half]] + [(state, 1) for state in states[:half - 1:-1]]",
+                "traces = (thunder.last_traces(jitted)[-1], *thunder.last_backward_traces(jitted)[-1:])",
+                'symbols = [[b for b in t.bound_symbols if "get_te_fp8_state" in b.sym.name] for t in traces]',
+                "return [[b._call_ctx[b.sym.name].state for b in bound] for bound in symbols]",
             ]
-            return [["def eager_states():", *indented(eager)], ["def jit_states():", *indented(jit)]]
-        used = 'for key, used in (("scaling_fwd", 2), ("scaling_bwd", 1))]'
-        eager = [f"return [(linear.fp8_meta[key], used) for linear in linears.values() {used}"]
-        jit = [
-            "symbols = thunder.last_traces(jitted)[-1].bound_symbols",
-            f'modules = [{calls}.func for bsym in symbols if bsym.sym.name.startswith("te_linear_")]',
-            f"return [(module.fp8_meta[key], used) for module in modules {used}",
-        ]
-        return [["def eager_states():", *indented(eager)], ["def jit_states():", *indented(jit)]]
+            if self.jit.entry == "grad":  # one trace holds both passes
+                jit[-1:] = [
+                    "(states,) = [[b._call_ctx[b.sym.name].state for b in bound] for bound in symbols]",
+                    "return states[: len(states) // 2], states[len(states) // 2 :]",
+                ]
+        else:
+            metas = 'return [[meta[key] for meta in {0}] for key, {0} in (("scaling_fwd", metas), ("scaling_bwd", metas[::-1]))]'
+            metas = metas.format("chosen")
+            eager = ["metas = [linear.fp8_meta for linear in linears.values()]", metas]
+            jit = [
+                "symbols = thunder.last_traces(jitted)[-1].bound_symbols",
+                'bound = [b for b in symbols if b.sym.name.startswith("te_linear_")]',
+                "metas = [b._call_ctx[b.sym.name].func.fp8_meta for b in bound]",
+                metas,
+            ]
+        return [["def eager_states():", f"    {both}", *indented(eager)], ["def jit_states():", *indented(jit)]]
 
     def _compared_with_te(self) -> list[str]:
         self.imports.subjects.add("from transformer_engine.pytorch.quantization import FP8GlobalStateManager")
         jit, states = self._jit_function(), self._states_functions()
-        functions = [self._te_linear(), self._eager(), *([jit] if jit else []), *states, self._run_function()]
+        functions = [
+            self._te_linear(),
+            self._alone(),
+            self._eager(),
+            *([jit] if jit else []),
+            *states,
+            self._run_function(),
+        ]
         lines = [*self._definitions(*functions), "linears = {}", *self.recipe_lines(), *self._jit_line()]
         if self._uses_autocast:
             self.imports.standard.add("import os")
             lines.append('os.environ["NVTE_UNFUSED_FP8_UPDATE"] = "1"  # eager TE then updates scales as Thunder does')
-        tolerance, why = 0.0, "Both sides call the same kernels on the same values: no difference is allowed."
-        if self._rounds_differently:
-            tolerance = FP8_TOLERANCE
-            why = "Eager torch and the JIT round norms and activations differently, which FP8 amplifies."
+        why = "Both sides call the same kernels on the same values: no difference is allowed."
         seen, expected = "jit" if jit else "jitted", "eager"
         if states:
             seen, expected = f"{seen}, jit_states", f"{expected}, eager_states"
-        return lines + self.comparison(tolerance, why, seen, expected)
-
-    @property
-    def _rounds_differently(self) -> bool:
-        """Whether the model has operations other than those that are exact, or that TE computes on both sides."""
-        calls = {call for line in self.model for call in re.findall(r"(?:F|torch)\.\w+", line)}
-        return not calls <= {"F.linear", "F.relu"}
+        return lines + self.comparison(why, seen, expected, one_sided=not states)
 
     def _compared_with_float64(self) -> list[str]:
         dtype = f"torch.{self.case.input.dtype}"
-        if self.is_module:
-            self.imports.torch.add("from torch.func import functional_call")
         run = [
-            "def run(call, parameters, dtype):",
-            '    """Outputs and gradients."""',
-            "    torch.manual_seed(1)  # the same data for all",
+            "def run(model, parameters, dtype):",
+            '    """Outputs and gradients of a model, by name."""',
             "    observed = {}",
             *indented(self.steps.loop(self._step_in_dtype())),
             "    return observed",
         ]
-        jit = "jitted(x)" if self.is_module else "jitted(x, *parameters.values())"
-        eager = "functional_call(model, parameters, (x,))" if self.is_module else "model(x, *parameters.values())"
-        if self.jit.entry == "grad":
-            eager = f"torch.autograd.grad({eager}.sum(), [x, *parameters.values()])"
-        doubles = "{name: p.detach().double().requires_grad_(p.requires_grad) for name, p in parameters.items()}"
         lines = self._definitions(run) + self._jit_line()
+        if self.is_module:
+            self.imports.standard.add("import copy")
+            exact = ["double = copy.deepcopy(model).double()", "doubles = dict(double.named_parameters())"]
+        else:
+            doubles = "{name: p.detach().double().requires_grad_(p.requires_grad) for name, p in parameters.items()}"
+            exact = ["double = model", f"doubles = {doubles}"]
+        if self.jit.entry == "grad":
+            self.imports.torch.add("from torch import autograd")
+            exact[0] = "model = double = lambda *leaves, model=model: autograd.grad(model(*leaves).sum(), leaves)"
         return [
             *lines,
-            f"seen = run(lambda x, parameters: {jit}, parameters, {dtype})",
-            f"torch_gives = run(lambda x, parameters: {eager}, parameters, {dtype})",
-            f"doubles = {doubles}",
-            f"exact = run(lambda x, parameters: {eager}, doubles, torch.float64)",
+            *exact,
+            f"seen, eager = run(jitted, parameters, {dtype}), run(model, parameters, {dtype})",
+            "exact = run(double, doubles, torch.float64)",
             'faults = [f"{name}: None on one side only" for name in exact.keys() ^ seen.keys()]',
             "for name, right in exact.items() if not faults else ():",
-            "    error, rounding = ((side[name] - right).abs().max().item() for side in (seen, torch_gives))",
+            "    error, rounding = ((side[name] - right).abs().max().item() for side in (seen, eager))",
             "    # Thunder may round at other places: 16 times torch's error, and 16 units of rounding.",
             f"    allowed = 16 * (rounding + torch.finfo({dtype}).eps * right.abs().max().item())",
             "    if not error <= allowed:  # NaN is an error too",
@@ -289,15 +348,17 @@ class JitProgram(Writer):
         ]
 
     def _step_in_dtype(self) -> list[str]:
-        x = self.input_line().removeprefix("x = ")
+        data = self.data_lines()
+        x = next(line for line in data if line.startswith("x = "))
         cut = x.index(".requires_grad_(") if ".requires_grad_(" in x else len(x)
-        body = [f"x = {x[:cut]}.to(dtype){x[cut:]}", "for leaf in parameters.values():", "    leaf.grad = None"]
+        data[data.index(x)] = f"{x[:cut]}.to(dtype){x[cut:]}"
+        body = [*data, "for leaf in parameters.values():", "    leaf.grad = None"]
+        call = "model(x)" if self.is_module else f"model(x, {self.all})"
         if self.jit.entry == "grad":
             label = self.steps.label
             pairs = 'zip(["x", *parameters], gradients)'
-            body += self.forward_lines("gradients = call(x, parameters)", [])
+            body += self.forward_lines(f"gradients = {call}", [])
             return [*body, f'observed |= {{f"{label}gradient of {{name}}": gradient for name, gradient in {pairs}}}']
-        body += self.forward_lines("y = call(x, parameters)", [])
-        backward = "y.backward(torch.randn(y.shape).to(y))"
-        body += [line.replace("y.backward(torch.randn_like(y))", backward) for line in self.backward_lines()]
+        body += self.forward_lines(f"y = {call}", [])
+        body += self.backward_lines("gradient.to(dtype)")
         return body + self.observing_lines('{"x": x, **parameters}')

@@ -43,7 +43,7 @@ class PipelineProgram(Writer):
             if function:
                 lines += [*function, "", ""]
         if self.check in EXCEPTIONS:
-            step = [self.input_line(), *self._step("y = model(x)", hides=True)]
+            step = [*self.data_lines(), *self._forward_and_backward("hidden_parameters(model)")]
             return [*lines, *self._wrapped_model(), *self.recipe_lines(), *self.tried(self.steps.loop(step))]
         return lines + self._compared()
 
@@ -53,7 +53,12 @@ class PipelineProgram(Writer):
             name, arguments = op_call(layer, width)
             ops.append(f"te.ops.{name}({self._arguments(name, arguments)}),")
             width = output_width((layer,), width)
-        lines = ["model = te.ops.Sequential(", *indented(ops), ")"]
+        lines = [
+            "torch.manual_seed(0)  # the same parameters each time",
+            "model = te.ops.Sequential(",
+            *indented(ops),
+            ")",
+        ]
         for path, _, name in (path.rpartition(".") for path in sorted(frozen)):
             lines.append(f"model[{path}].{name}.requires_grad_(False)")
         return [*lines, "return model"]
@@ -67,6 +72,7 @@ class PipelineProgram(Writer):
 
     def _hiding_function(self) -> list[str]:
         if self.hiding == "fsdp":
+            self.imports.standard.add("import atexit")
             self.imports.torch |= {
                 "from torch.distributed import HashStore, destroy_process_group, init_process_group",
                 "from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy",
@@ -83,57 +89,48 @@ class PipelineProgram(Writer):
         return [
             'backend = "nccl" if torch.cuda.is_available() else "gloo"',
             "init_process_group(backend, store=HashStore(), rank=0, world_size=1)",
+            "atexit.register(destroy_process_group)",
             'options = {"use_orig_params": True, "sharding_strategy": ShardingStrategy.NO_SHARD}',
             'place = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")',
             "model = FullyShardedDataParallel(pipeline(), device_id=place, **options)",
         ]
 
-    def _step(self, call: str, *, hides: bool) -> list[str]:
-        """Forward and backward, with the parameters hidden as the case says."""
+    def _forward_and_backward(self, hiding: str) -> list[str]:
+        """Forward and backward; ``hiding`` is the text of a context in which the parameters are hidden."""
         contexts = [] if self.recipe == "None" else [self.autocast()]
-        backward = self.backward_lines()
-        if hides and self.hiding == "from_start":
-            # Gradients of hidden tensors are asked of what forward gives.
-            return ["with hidden_parameters(model):", *indented(self.forward_lines(call, contexts) + backward)]
-        if hides and self.hiding == "between_forward_and_backward":
-            backward = ["with hidden_parameters(model):", *indented(backward)]
-        return self.forward_lines(call, contexts) + backward
+        forward, backward = self.forward_lines("y = model(x)", contexts), self.backward_lines("gradient")
+        match self.hiding:
+            case "from_start":
+                # Of what forward gives without its parameters nothing may be differentiable.
+                optional = ["if y.requires_grad:", "    y.backward(gradient)"]
+                return [f"with {hiding}:", *indented([*forward, *optional])]
+            case "between_forward_and_backward":
+                return [*forward, f"with {hiding}:", *indented(backward)]
+            case _:
+                return forward + backward
 
     def _compared(self) -> list[str]:
         hides = "hidden_parameters" if self.hiding not in ("fsdp", "never") else ""
-        step = [self.input_line(), "for leaf in leaves.values():", "    leaf.grad = None"]
+        step = [*self.data_lines(), "for leaf in leaves.values():", "    leaf.grad = None"]
         if hides:
             self.imports.standard.add("from contextlib import nullcontext")
-            step += self._step_with("(hidden_parameters if hides else nullcontext)(model)")
-        else:
-            step += self._step("y = model(x)", hides=False)
+        step += self._forward_and_backward("(hidden_parameters if hides else nullcontext)(model)")
         step += self.observing_lines('{"x": x, **leaves}')
         arguments = "model, leaves, hides" if hides else "model, leaves"
         run = [
             f"def run({arguments}):",
             '    """Outputs and gradients."""',
-            "    torch.manual_seed(1)  # the same data for both",
             "    observed = {}",
             *indented(self.steps.loop(step)),
             "    return observed",
         ]
-        setup = ["plain = pipeline()", "expected_leaves = dict(plain.named_parameters())", "other = pipeline()"]
-        setup += ["other.load_state_dict(plain.state_dict())", "leaves = dict(other.named_parameters())"]
+        setup = ["plain, other = pipeline(), pipeline()"]
+        setup += ["expected_leaves, leaves = dict(plain.named_parameters()), dict(other.named_parameters())"]
         if self.hiding == "fsdp":
             setup += [
                 line.replace("model =", "other =").replace("pipeline()", "other") for line in self._wrapped_model()
             ]
         why = "The same operations on the same values, whether parameters are hidden or not: no difference is allowed."
         flags = (", True", ", False") if hides else ("", "")
-        compare = self.comparison(0.0, why, f"other, leaves{flags[0]}", f"plain, expected_leaves{flags[1]}")
+        compare = self.comparison(why, f"other, leaves{flags[0]}", f"plain, expected_leaves{flags[1]}")
         return [*run, "", "", *setup, *self.recipe_lines(), *compare]
-
-    def _step_with(self, hiding: str) -> list[str]:
-        contexts = [] if self.recipe == "None" else [self.autocast()]
-        forward, backward = self.forward_lines("y = model(x)", contexts), self.backward_lines()
-        if self.hiding == "from_start":
-            return [
-                f"with {hiding}:",
-                *indented([*forward, "if y.requires_grad:", "    y.backward(torch.randn_like(y))"]),
-            ]
-        return [*forward, f"with {hiding}:", *indented(backward)]

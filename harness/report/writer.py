@@ -5,10 +5,10 @@ from __future__ import annotations
 import builtins
 from dataclasses import dataclass, field
 
-from harness.case import Case
+from harness.case import Case, output_width
 from harness.checks.base import Finding
 from harness.precision import differentiated
-from harness.report.pieces import Steps, indented, input_text, recipe_text
+from harness.report.pieces import Steps, indented, input_text, placement, recipe_text
 
 EXCEPTIONS = ("exception", "reference exception", "different exceptions")
 """Checks whose programs only run the case."""
@@ -98,12 +98,20 @@ class Writer:
             return [call]
         return [f"with {', '.join(contexts)}:", f"    {call}"]
 
-    def backward_lines(self) -> list[str]:
+    def backward_lines(self, gradient: str = "torch.randn_like(y)") -> list[str]:
         """``y.backward(...)`` where there is a backward pass."""
-        line = "y.backward(torch.randn_like(y))"
-        if self.steps.uniform and differentiated(self.case, 0) and self.check not in ("output requires grad",):
+        line = f"y.backward({gradient})"
+        if self.steps.uniform and differentiated(self.case, 0) and self.check != "output requires grad":
             return [line]
         return ["if y.requires_grad:", f"    {line}"]
+
+    def data_lines(self) -> list[str]:
+        """Input and output gradient of a step; the same for all models, whatever random numbers these draw."""
+        seed = "torch.manual_seed(1)" if self.steps.last == 0 else "torch.manual_seed(step + 1)"
+        width = output_width(self.case.layers, self.case.input.features)
+        gradient = f"gradient = torch.randn({self.steps.batch}, {width}{placement(self.case)})"
+        entry = None if self.case.jit is None else self.case.jit.entry
+        return [f"{seed}  # the same data for all", self.input_line(), *([] if entry == "grad" else [gradient])]
 
     def tried(self, lines: list[str]) -> list[str]:
         """The lines, of which an exception is the finding."""
@@ -119,17 +127,22 @@ class Writer:
             'print("seen: no exception")',
         ]
 
-    def comparison(self, tolerance: float, why: str, seen: str, expected: str) -> list[str]:
-        """Compare two dicts of tensors by name; a gradient that is None has no entry."""
+    def comparison(self, why: str, seen: str, expected: str, *, one_sided: bool = True) -> list[str]:
+        """Compare two dicts of tensors by name, where a gradient that is None has no entry.
+
+        ``one_sided`` says that a name on one side only is a fault; FP8 state that is not used may be kept or not.
+        """
+        missing = 'faults = [f"{name}: None on one side only" for name in expected.keys() ^ seen.keys()]'
         return [
             f"# {why}",
             f"expected, seen = run({expected}), run({seen})",
-            'faults = [f"{name}: None on one side only" for name in expected.keys() ^ seen.keys()]',
+            missing if one_sided else "faults = []",
             "for name in [name for name in expected if name in seen]:",
-            "    difference = (seen[name] - expected[name]).norm().item() / max(expected[name].norm().item(), 1e-30)",
-            f"    if not difference <= {tolerance:g}:",
-            '        faults.append(f"{name}: relative difference {difference:.3g}")',
-            *ending(f"relative differences of at most {tolerance:g}" if tolerance else "equal outputs and gradients"),
+            "    wrong = ~torch.isclose(seen[name], expected[name], rtol=0, atol=0, equal_nan=True)",
+            "    if wrong.any():",
+            "        largest = (seen[name] - expected[name]).abs().max()",
+            '        faults.append(f"{name}: {wrong.sum()} of {wrong.numel()} values differ, by up to {largest:.3g}")',
+            *ending(self.finding.promise),
         ]
 
     def observing_lines(self, leaves: str, *, output: bool = True) -> list[str]:
