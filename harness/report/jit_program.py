@@ -170,7 +170,7 @@ class JitProgram(Writer):
             how += ", all else by Thunder, each function alone"
             if not self.case.input.requires_grad:
                 # Thunder treats all layers alike if any is differentiated; autograd would leave out the first ones.
-prepare = [
+                prepare = [
                     "# Thunder compiles all of a model as differentiated if any of it is.",
                     "x = x.detach().requires_grad_(torch.is_grad_enabled())",
                 ]
@@ -214,9 +214,7 @@ prepare = [
             for name in names
         ):
             return []
-        self.imports.standard.add("from functools import cache")
         return [
-            "@cache",
             "def alone(function):",
             '    """A function as Thunder compiles it alone: it rounds as in the whole model."""',
             "    return thunder.jit(function, executors=[thunder.pytorch_executor])",
@@ -268,7 +266,7 @@ prepare = [
             eager = [
                 "metas = [linear.basic_ops[0]._fp8_metas for linear in linears.values()]",
                 'forward = [meta["forward"]["scaling_fwd"] for meta in metas]',
-                'return forward, [meta["backward"]["scaling_bwd"] for meta in reversed(metas)]',
+                'return forward, [meta["backward"]["scaling_bwd"] for meta in reversed(metas) if meta["backward"]]',
             ]
             jit = [
                 "traces = (thunder.last_traces(jitted)[-1], *thunder.last_backward_traces(jitted)[-1:])",
@@ -281,8 +279,7 @@ prepare = [
                     "return states[: len(states) // 2], states[len(states) // 2 :]",
                 ]
         else:
-            metas = 'return [[meta[key] for meta in {0}] for key, {0} in (("scaling_fwd", metas), ("scaling_bwd", metas[::-1]))]'
-            metas = metas.format("chosen")
+            metas = 'return [meta["scaling_fwd"] for meta in metas], [meta["scaling_bwd"] for meta in reversed(metas)]'
             eager = ["metas = [linear.fp8_meta for linear in linears.values()]", metas]
             jit = [
                 "symbols = thunder.last_traces(jitted)[-1].bound_symbols",
@@ -308,10 +305,13 @@ prepare = [
             self.imports.standard.add("import os")
             lines.append('os.environ["NVTE_UNFUSED_FP8_UPDATE"] = "1"  # eager TE then updates scales as Thunder does')
         why = "Both sides call the same kernels on the same values: no difference is allowed."
+        exact = not any(self._eagerly("torch", name).startswith("alone") for name in self._called().get("torch", ()))
+        if not exact:  # Thunder rounds between these and the operations around them, or not, as they are compiled
+            why = "Sigmoid rounds differently in the model and alone, and FP8 amplifies that: 5% are allowed."
         seen, expected = "jit" if jit else "jitted", "eager"
         if states:
             seen, expected = f"{seen}, jit_states", f"{expected}, eager_states"
-        return lines + self.comparison(why, seen, expected, one_sided=not states)
+        return lines + self.comparison(why, seen, expected, one_sided=not states, exact=exact)
 
     def _compared_with_float64(self) -> list[str]:
         dtype = f"torch.{self.case.input.dtype}"
