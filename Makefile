@@ -8,7 +8,7 @@ WORKERS ?= auto
 PROFILE ?= dev
 FUZZ_OPTIONS ?=
 
-.PHONY: help setup fuzz test lint quality test-releases test-upstream test-te-latest bench test-upstream test-te-latest test-te-latest-short clean
+.PHONY: help setup fuzz test lint quality mutants test-releases test-upstream test-te-latest bench test-upstream test-te-latest test-te-latest-short clean
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
@@ -36,6 +36,9 @@ quality: setup  ## 20 seeds per undone fix: found and shrunk, with a table of ex
 	rm -f .tefuzz/quality.jsonl; mkdir -p .tefuzz
 	TEFUZZ_QUALITY_SEEDS=20 TEFUZZ_QUALITY_RESULTS=.tefuzz/quality.jsonl $(BIN)/pytest tests/quality -n $(WORKERS)
 	$(BIN)/python tests/quality/table.py .tefuzz/quality.jsonl
+
+mutants: setup  ## small regressions of Thunder and TE: is each found? goes on where it was interrupted (an hour)
+	$(BIN)/tefuzz mutants
 
 test-releases: setup  ## prove the detectors on the old Thunder release that has a bug, in an environment of its own
 	$(BIN)/python tests/releases/run_releases.py --pip-options "$(PIP_OPTIONS)"

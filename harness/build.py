@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,10 +18,15 @@ from harness.case import (
     AnyLayer,
     Batch,
     Case,
+    Cast,
     Checkpoint,
     Distribution,
+    Dtype,
+    ExtraOutput,
     LayerNorm,
+    Layout,
     Linear,
+    Region,
     Residual,
     RMSNorm,
     output_width,
@@ -38,21 +45,63 @@ def step_batch(case: Case, index: int) -> Batch:
 
 
 def make_input(case: Case, index: int) -> Tensor:
-    """Fresh input of step ``index``, shape [*batch, features], in the case's dtype, on the CPU."""
+    """Fresh input of step ``index``, shape [*batch, features], in the case's dtype, contiguous, on the CPU."""
     shape = (*step_batch(case, index), case.input.features)
     return draw_tensor(case.input.distribution, shape, _generator(case.seed, f"input {index}")).to(
         DTYPES[case.input.dtype]
     )
 
 
-def make_output_gradient(case: Case, index: int) -> Tensor:
-    """Gradient of the loss with respect to the output of step ``index``.
+def make_output_gradient(case: Case, index: int, output: int = 0) -> Tensor:
+    """Gradient of the loss with respect to an output of step ``index``, in the layout of the case, on the CPU.
 
-    Drawn from a seed of its own: with the input's seed the input gradient of a LayerNorm nearly cancels.
+    Output 0 is the last layer's, the others are those of ``ExtraOutput`` in order. Drawn from a seed of its own: with
+    the input's seed the input gradient of a LayerNorm nearly cancels.
     """
-    shape = (*step_batch(case, index), output_width(case.layers, case.input.features))
-    generator = _generator(case.seed, f"output gradient {index}")
-    return torch.randn(shape, generator=generator, dtype=torch.float32).to(DTYPES[case.input.dtype])
+    shape = (*step_batch(case, index), output_widths(case)[output])
+    generator = _generator(case.seed, f"output gradient {index}" + (f" {output}" if output else ""))
+    if case.input.gradient_layout == "expanded":
+        return torch.ones((), dtype=DTYPES[case.input.dtype]).expand(shape)
+    gradient = torch.randn(shape, generator=generator, dtype=torch.float32).to(DTYPES[case.input.dtype])
+    return laid_out(gradient, case.input.gradient_layout)
+
+
+def output_widths(case: Case) -> list[int]:
+    """Widths of all outputs: the last layer's first, then those of ``ExtraOutput`` in order."""
+    width = case.input.features
+    extra = []
+    for layer in case.layers:
+        if isinstance(layer, ExtraOutput):
+            extra.append(width)
+        width = output_width((layer,), width)
+    return [width, *extra]
+
+
+def receives_gradient(case: Case, output: int) -> bool:
+    """Whether a gradient comes back through an output: always through the last layer's, by choice through others."""
+    extra = [layer for layer in case.layers if isinstance(layer, ExtraOutput)]
+    return output == 0 or extra[output - 1].gradient
+
+
+def dropout_seed(case: Case, index: int) -> int:
+    """torch's seed before the forward of step ``index``: every subject draws the same random numbers."""
+    return zlib.crc32(f"{case.seed} dropout {index}".encode())
+
+
+def drops(case: Case, index: int) -> bool:
+    """Whether dropout is active in step ``index``: a module in evaluation mode does without, a function cannot know."""
+    return not (case.jit is not None and case.jit.entry == "module" and case.steps[index].mode == "eval")
+
+
+def laid_out(tensor: Tensor, layout: Layout) -> Tensor:
+    """The same values in another memory layout. ``tensor`` is contiguous, of shape [*batch, features]."""
+    match layout:
+        case "transposed" if tensor.ndim > 1:
+            return tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
+        case "strided":
+            return tensor.repeat_interleave(2, dim=-1)[..., ::2]
+        case _:
+            return tensor
 
 
 def draw_tensor(distribution: Distribution, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -82,47 +131,67 @@ def draw_tensor(distribution: Distribution, shape: tuple[int, ...], generator: t
             return torch.zeros(shape, dtype=torch.float32)
 
 
-def make_parameters(case: Case) -> dict[str, Tensor]:
-    """All parameters by name (``0.weight``, ``1.0.bias``...), on the CPU, in the case's dtype."""
-    parameters: dict[str, Tensor] = {}
-    _add_parameters(parameters, case, case.layers, case.input.features, "")
-    return parameters
+def make_parameters(case: Case, index: int | None = None) -> dict[str, Tensor]:
+    """All parameters by name (``0.weight``, ``1.0.bias``...), on the CPU, in the dtype in which their layer computes.
+
+    ``index`` gives the values that step ``index`` loads instead of the initial ones.
+    """
+    purpose = "parameter" if index is None else f"step {index} parameter"
+    return {
+        name: (
+            torch.randn(form.shape, generator=_generator(case.seed, f"{purpose} {name}"), dtype=torch.float32)
+            * form.scale
+            + form.centre
+        ).to(DTYPES[form.dtype])
+        for name, form in _parameter_forms(case.layers, case.input.features, case.input.dtype, "")
+    }
+
+
+def trainable_parameters(case: Case) -> set[str]:
+    """Names of the parameters that need a gradient."""
+    names = {name for name, _ in _parameter_forms(case.layers, case.input.features, case.input.dtype, "")}
+    return names - frozen_parameters(case.layers)
 
 
 def frozen_parameters(layers: tuple[AnyLayer, ...], prefix: str = "") -> set[str]:
     """Names of the parameters that need no gradient."""
     names: set[str] = set()
     for index, layer in enumerate(layers):
-        if isinstance(layer, Residual | Checkpoint):
+        if isinstance(layer, Region):
             names |= frozen_parameters(layer.body, f"{prefix}{index}.")
         elif isinstance(layer, Linear | LayerNorm | RMSNorm):
             names |= {f"{prefix}{index}.{name}" for name in layer.frozen}
     return names
 
 
-def _add_parameters(
-    parameters: dict[str, Tensor], case: Case, layers: tuple[AnyLayer, ...], width: int, prefix: str
-) -> None:
-    dtype = DTYPES[case.input.dtype]
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a parameter is drawn: normal values times ``scale`` plus ``centre``."""
 
-    def add(name: str, shape: tuple[int, ...], scale: float, centre: float = 0.0) -> None:
-        values = torch.randn(shape, generator=_generator(case.seed, f"parameter {name}"), dtype=torch.float32)
-        parameters[name] = (values * scale + centre).to(dtype)
+    shape: tuple[int, ...]
+    scale: float
+    dtype: Dtype
+    centre: float = 0.0
 
+
+def _parameter_forms(
+    layers: tuple[AnyLayer, ...], width: int, dtype: Dtype, prefix: str
+) -> Iterator[tuple[str, _Form]]:
     for index, layer in enumerate(layers):
         path = f"{prefix}{index}"
         match layer:
-            case Linear():
-                add(f"{path}.weight", (layer.out_features, width), 1 / math.sqrt(width))
+            case Linear() if layer.parameters == "own":
+                yield f"{path}.weight", _Form((layer.out_features, width), 1 / math.sqrt(width), dtype)
                 if layer.bias:
-                    add(f"{path}.bias", (layer.out_features,), 0.5)
+                    yield f"{path}.bias", _Form((layer.out_features,), 0.5, dtype)
             case LayerNorm() | RMSNorm():
                 # Not all ones: a scale that is dropped or used twice must show.
-                add(f"{path}.weight", (width,), 0.25, 0.0 if layer.zero_centered_gamma else 1.0)
+                yield f"{path}.weight", _Form((width,), 0.25, dtype, 0.0 if layer.zero_centered_gamma else 1.0)
                 if isinstance(layer, LayerNorm):
-                    add(f"{path}.bias", (width,), 0.25)
-            case Residual() | Checkpoint():
-                _add_parameters(parameters, case, layer.body, width, f"{path}.")
+                    yield f"{path}.bias", _Form((width,), 0.25, dtype)
+            case Residual() | Checkpoint() | Cast():
+                inner = layer.dtype if isinstance(layer, Cast) else dtype
+                yield from _parameter_forms(layer.body, width, inner, f"{path}.")
         width = output_width((layer,), width)
 
 
@@ -132,7 +201,7 @@ def _generator(seed: int, purpose: str) -> torch.Generator:
 
 
 def parameter_names(layer: AnyLayer) -> tuple[str, ...]:
-    """Names of the parameters that the layer itself owns."""
+    """Names of the parameters that the layer itself uses; a linear may share another one's."""
     match layer:
         case Linear():
             return ("weight", "bias") if layer.bias else ("weight",)

@@ -12,6 +12,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -29,6 +30,14 @@ Distribution = Literal[
 ]
 ActivationFunction = Literal["relu", "gelu", "gelu_tanh", "silu", "squared_relu", "quick_gelu"]
 GatedFunction = Literal["reglu", "geglu", "swiglu", "qgeglu"]
+Rearrangement = Literal["transpose_twice", "reshape_twice", "split_and_concatenate"]
+InPlaceOperation = Literal["relu_", "mul_", "add_"]
+WeightOperation = Literal["none", "scale", "transpose_twice", "reshape_twice", "cast_and_back"]
+Layout = Literal["contiguous", "transposed", "strided"]
+GradientLayout = Literal["contiguous", "transposed", "strided", "expanded"]
+Backward = Literal["now", "twice", "after_next_forward", "after_next_step"]
+Mode = Literal["train", "no_grad", "inference", "eval"]
+ParameterNames = Literal["plain", "nested", "colliding", "like_proxies"]
 Hiding = Literal["never", "between_forward_and_backward", "from_start", "fsdp"]
 Executor = Literal["transformer_engine", "transformer_engine_v1", "torch"]
 
@@ -37,7 +46,8 @@ replace = msgspec.structs.replace
 """``replace(case, seed=3)``: a copy with other values, validated anew."""
 
 Width = Annotated[int, msgspec.Meta(ge=1, le=8192)]
-Batch = Annotated[tuple[Annotated[int, msgspec.Meta(ge=1, le=65536)], ...], msgspec.Meta(min_length=1, max_length=3)]
+Batch = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=65536)], ...], msgspec.Meta(max_length=3)]
+"""Leading dimensions: none for a single vector of features; a 0 makes an empty batch."""
 Seed = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
@@ -54,14 +64,23 @@ class Layer(Data, frozen=True, kw_only=True, tag_field="layer"):
 
 
 class Linear(Layer, frozen=True, kw_only=True, tag="linear"):
-    """``y = x W^T + b`` with W of shape [out_features, width of the input]. ``frozen`` parameters need no gradient."""
+    """``y = x W^T + b`` with W of shape [out_features, width of the input]. ``frozen`` parameters need no gradient.
+
+    ``parameters`` other than ``own`` takes those of the nearest earlier linear of equal shape: ``called_again`` is one
+    module called twice, ``tied`` are two modules (or two arguments of a function) that hold the same parameter objects.
+    ``weight_operation`` is computed on the weight before the linear, in every call.
+    """
 
     out_features: Width
     bias: bool = True
     frozen: tuple[Literal["weight", "bias"], ...] = ()
+    parameters: Literal["own", "called_again", "tied"] = "own"
+    weight_operation: WeightOperation = "none"
 
     def __post_init__(self) -> None:
         _check_frozen(self.frozen, ("weight", "bias") if self.bias else ("weight",))
+        if self.parameters != "own" and self.frozen:
+            raise ValueError("a linear that shares its parameters is frozen where they are its own: leave out `frozen`")
 
 
 class LayerNorm(Layer, frozen=True, kw_only=True, tag="layer_norm"):
@@ -107,6 +126,33 @@ class GatedActivation(Layer, frozen=True, kw_only=True, tag="gated_activation"):
     function: GatedFunction = "reglu"
 
 
+class Dropout(Layer, frozen=True, kw_only=True, tag="dropout"):
+    """``F.dropout(x, probability)``; a module in evaluation mode does without, a function has no such mode."""
+
+    probability: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.5
+
+
+class Rearrange(Layer, frozen=True, kw_only=True, tag="rearrange"):
+    """Views and copies that end in the same values and shape; the result may be non-contiguous."""
+
+    how: Rearrangement = "transpose_twice"
+
+
+class InPlace(Layer, frozen=True, kw_only=True, tag="in_place"):
+    """An operation in place on a clone: ReLU, times 1/2, or plus 1."""
+
+    operation: InPlaceOperation = "relu_"
+
+
+class ExtraOutput(Layer, frozen=True, kw_only=True, tag="extra_output"):
+    """The value at this place is a further output of the model; without ``gradient`` nothing comes back through it.
+
+    As the first layer it makes the input itself an output, as the last one it returns one tensor twice.
+    """
+
+    gradient: bool = True
+
+
 class Residual(Layer, frozen=True, kw_only=True, tag="residual"):
     """``x + body(x)``; the body keeps the width."""
 
@@ -119,7 +165,29 @@ class Checkpoint(Layer, frozen=True, kw_only=True, tag="checkpoint"):
     body: tuple[AnyLayer, ...]
 
 
-AnyLayer = Linear | LayerNorm | RMSNorm | Activation | GatedActivation | Residual | Checkpoint
+class Cast(Layer, frozen=True, kw_only=True, tag="cast"):
+    """The body computes in ``dtype``, its parameters too; the input is cast to it and the result back."""
+
+    dtype: Dtype = "float32"
+    body: tuple[AnyLayer, ...]
+
+
+AnyLayer = (
+    Linear
+    | LayerNorm
+    | RMSNorm
+    | Activation
+    | GatedActivation
+    | Dropout
+    | Rearrange
+    | InPlace
+    | ExtraOutput
+    | Residual
+    | Checkpoint
+    | Cast
+)
+Region = Residual | Checkpoint | Cast
+"""Layers that hold other layers."""
 
 
 class Input(Data, frozen=True, kw_only=True):
@@ -130,6 +198,10 @@ class Input(Data, frozen=True, kw_only=True):
     dtype: Dtype = "float32"
     distribution: Distribution = "normal"
     requires_grad: bool = False
+    layout: Layout = "contiguous"
+    """How the input lies in memory: row by row, column by column, or every second column of a wider tensor."""
+    gradient_layout: GradientLayout = "contiguous"
+    """The same for the gradient of the output; ``expanded`` is a single 1 for all, as ``output.sum()`` gives it."""
 
 
 class DelayedScaling(Data, frozen=True, kw_only=True, tag_field="recipe", tag="delayed_scaling"):
@@ -161,11 +233,34 @@ class Precision(Data, frozen=True, kw_only=True):
 
 
 class Step(Data, frozen=True, kw_only=True):
-    """One step: forward and backward (``train``), or forward alone in training or evaluation mode without grad."""
+    """One step: forward and backward (``train``), or forward alone: without grad (``no_grad``), in inference mode, or
+    without grad in evaluation mode (``eval``)."""
 
-    mode: Literal["train", "no_grad", "eval"] = "train"
+    mode: Mode = "train"
     batch: Batch | None = None
     """Leading dimensions of this step's input; None means those of ``Input``."""
+    fp8: bool = True
+    """Whether the autocast around this step is enabled."""
+    before: Literal["nothing", "load_state_dict", "new_parameters"] = "nothing"
+    """New values for all parameters before the step: copied into them, or as new parameter objects."""
+    gradients: Literal["none", "zeroed", "accumulated"] = "none"
+    """Parameter gradients before the step: set to None, set to zero, or left to be added to."""
+    backward: Backward = "now"
+    """When backward runs: after the forward; twice, with ``retain_graph``; after the forward of the next step; or when
+    that step has run its own. The last step does not wait."""
+    optimizer: Literal["none", "sgd", "adamw"] = "none"
+    """The optimizer that changes the parameters after the step."""
+
+    def __post_init__(self) -> None:
+        if self.mode != "train" and (self.backward != "now" or self.optimizer != "none"):
+            raise ValueError(f"a step in mode {self.mode} has no backward: leave out `backward` and `optimizer`")
+        if self.deferred and self.optimizer != "none":
+            raise ValueError("an optimizer would change what the deferred backward needs: use it in the next step")
+
+    @property
+    def deferred(self) -> bool:
+        """Whether backward waits for the next step."""
+        return self.backward in ("after_next_forward", "after_next_step")
 
 
 class Jit(Data, frozen=True, kw_only=True):
@@ -173,11 +268,20 @@ class Jit(Data, frozen=True, kw_only=True):
 
     The entry ``grad`` is ``thunder.core.transforms.grad(thunder.jit(function))``: it returns the gradients of the sum
     of the output with respect to the input and all parameters.
+
+    ``names`` are those of the parameters: attributes of the model (``plain``), of submodules (``nested``), of both such
+    that a path with dots replaced by underscores is the name of another parameter (``colliding``), or names like those
+    of Thunder's own proxies (``like_proxies``).
     """
 
     executor: Executor = "transformer_engine"
     cache: Literal["constant values", "no caching"] = "constant values"
     entry: Literal["module", "function", "grad"] = "module"
+    names: ParameterNames = "plain"
+
+    def __post_init__(self) -> None:
+        if self.names in ("nested", "colliding") and self.entry != "module":
+            raise ValueError(f"names {self.names!r} are those of submodules: set entry to 'module'")
 
 
 class Fuser(Data, frozen=True, kw_only=True):
@@ -212,11 +316,14 @@ class Case(Data, frozen=True, kw_only=True):
             raise ValueError("exactly one of `jit` and `fuser` must be given, and the other one must be null")
         _check_depth(self.layers)
         output_width(self.layers, self.input.features)
+        parameter_owners(self.layers, self.input.features)
         _check_size(self)
+        _check_extra_outputs(self.layers)
+        _check_steps(self.steps)
         if self.fuser is not None:
             _check_fuser(self)
-        if self.jit is not None and self.jit.entry == "grad":
-            _check_grad_entry(self)
+        if self.jit is not None:
+            _check_jit(self, self.jit)
 
     @property
     def id(self) -> str:
@@ -241,11 +348,46 @@ def output_width(layers: tuple[AnyLayer, ...], width: int) -> int:
                         f"layer {index} (residual) adds a body of width {inner} to its input of width {width}: "
                         f"end the body with a layer of width {width}"
                     )
-            case Checkpoint():
+            case Checkpoint() | Cast():
                 width = output_width(layer.body, width)
             case _:
                 pass
     return width
+
+
+def parameter_owners(layers: tuple[AnyLayer, ...], width: int) -> dict[str, str]:
+    """Path of each linear that shares its parameters -> path of the linear that owns them.
+
+    ValueError when there is no earlier linear of equal shape, or when two linears already use its parameters: a sum of
+    three gradients would depend on their order, which eager and JIT may choose differently.
+    """
+    owners: dict[tuple[Any, ...], str] = {}
+    shared: dict[str, str] = {}
+    for path, layer, inputs, dtype in linears(layers, width):
+        form = (inputs, layer.out_features, layer.bias, dtype)
+        if layer.parameters == "own":
+            owners[form] = path
+        elif form not in owners:
+            raise ValueError(
+                f"layer {path} shares the parameters of an earlier linear from {inputs} to {layer.out_features}, but "
+                "there is none (or another one shares them already): set parameters to 'own'"
+            )
+        else:
+            shared[path] = owners.pop(form)
+    return shared
+
+
+def linears(
+    layers: tuple[AnyLayer, ...], width: int, prefix: str = "", dtype: Dtype | None = None
+) -> Iterator[tuple[str, Linear, int, Dtype | None]]:
+    """Path, layer, input width and dtype (None: that of the input) of every linear, in order of execution."""
+    for index, layer in enumerate(layers):
+        if isinstance(layer, Region):
+            inner = layer.dtype if isinstance(layer, Cast) else dtype
+            yield from linears(layer.body, width, f"{prefix}{index}.", inner)
+        elif isinstance(layer, Linear):
+            yield f"{prefix}{index}", layer, width, dtype
+        width = output_width((layer,), width)
 
 
 def walk(layers: tuple[AnyLayer, ...], path: str = "") -> Iterator[tuple[str, AnyLayer]]:
@@ -253,7 +395,7 @@ def walk(layers: tuple[AnyLayer, ...], path: str = "") -> Iterator[tuple[str, An
     for index, layer in enumerate(layers):
         here = f"{path}{index}"
         yield here, layer
-        if isinstance(layer, Residual | Checkpoint):
+        if isinstance(layer, Region):
             yield from walk(layer.body, f"{here}.")
 
 
@@ -266,13 +408,25 @@ def describe(layers: tuple[AnyLayer, ...], width: int) -> str:
             case Linear():
                 bias = "" if layer.bias else ", no bias"
                 frozen = f", frozen {'+'.join(layer.frozen)}" if layer.frozen else ""
-                parts.append(f"Linear({width}→{after}{bias}{frozen})")
+                shared = "" if layer.parameters == "own" else f", {layer.parameters.replace('_', ' ')}"
+                weight = "" if layer.weight_operation == "none" else f", weight {layer.weight_operation}"
+                parts.append(f"Linear({width}→{after}{bias}{frozen}{shared}{weight})")
             case LayerNorm() | RMSNorm():
                 parts.append(type(layer).__name__ + ("(1+γ)" if layer.zero_centered_gamma else ""))
             case Activation() | GatedActivation():
                 parts.append(layer.function)
+            case Dropout():
+                parts.append(f"dropout({layer.probability:g})")
+            case Rearrange():
+                parts.append(layer.how)
+            case InPlace():
+                parts.append(layer.operation)
+            case ExtraOutput():
+                parts.append("output" if layer.gradient else "output without gradient")
             case Residual() | Checkpoint():
                 parts.append(f"{type(layer).__name__.lower()}[{describe(layer.body, width)}]")
+            case Cast():
+                parts.append(f"in {layer.dtype}[{describe(layer.body, width)}]")
         width = after
     return " → ".join(parts)
 
@@ -396,7 +550,7 @@ def _check_depth(layers: tuple[AnyLayer, ...]) -> None:
         depth += 1
         if depth > MAX_DEPTH:
             raise ValueError(f"layers are nested more than {MAX_DEPTH} deep: remove the inner ones")
-        layers = tuple(inner for layer in layers if isinstance(layer, Residual | Checkpoint) for inner in layer.body)
+        layers = tuple(inner for layer in layers if isinstance(layer, Region) for inner in layer.body)
 
 
 def _check_size(case: Case) -> None:
@@ -408,6 +562,30 @@ def _check_size(case: Case) -> None:
             )
 
 
+def _check_extra_outputs(layers: tuple[AnyLayer, ...]) -> None:
+    for path, layer in walk(layers):
+        if isinstance(layer, ExtraOutput) and "." in path:
+            raise ValueError(f"layer {path} (extra_output) is inside a region: move it to the outermost row")
+
+
+def _check_steps(steps: tuple[Step, ...]) -> None:
+    for index, (step, after) in enumerate(pairwise(steps)):
+        if step.deferred and after.before != "nothing":
+            raise ValueError(
+                f"step {index + 1} changes the parameters ({after.before}) that the deferred backward of step {index} "
+                "needs: set its `before` to 'nothing'"
+            )
+
+
+def _check_jit(case: Case, jit: Jit) -> None:
+    if jit.entry == "grad":
+        _check_grad_entry(case)
+    if jit.entry == "module" and any(step.before == "new_parameters" for step in case.steps):
+        raise ValueError("a jitted module keeps its parameter objects: use load_state_dict, or another entry")
+    if jit.executor == "transformer_engine_v1" and not all(step.fp8 for step in case.steps):
+        raise ValueError("executor v1 takes its recipe from thunder.jit, not from autocast: leave out `fp8` of steps")
+
+
 def _check_grad_entry(case: Case) -> None:
     if not case.input.requires_grad:
         raise ValueError("the entry `grad` differentiates the input too: set input.requires_grad to true")
@@ -415,15 +593,29 @@ def _check_grad_entry(case: Case) -> None:
         raise ValueError("the entry `grad` has training steps only: leave out the others")
     if frozen := [path for path, layer in walk(case.layers) if getattr(layer, "frozen", ())]:
         raise ValueError(f"the entry `grad` differentiates all parameters: nothing may be frozen in layer {frozen[0]}")
+    if any(step.backward != "now" or step.gradients != "none" for step in case.steps):
+        raise ValueError("the entry `grad` returns gradients: leave out `backward` and `gradients` of the steps")
+    for path, layer in walk(case.layers):
+        if isinstance(layer, ExtraOutput) or (isinstance(layer, Linear) and layer.parameters == "tied"):
+            raise ValueError(
+                f"layer {path}: the entry `grad` takes one output and gives a gradient for each argument: leave out "
+                "extra outputs and tied parameters"
+            )
 
 
 def _check_fuser(case: Case) -> None:
     for path, layer in walk(case.layers):
-        if isinstance(layer, Residual | Checkpoint) or (isinstance(layer, Activation) and layer.function == "gelu"):
+        if not isinstance(layer, Linear | LayerNorm | RMSNorm | Activation | GatedActivation) or (
+            isinstance(layer, Activation) and layer.function == "gelu"
+        ):
             raise ValueError(
                 f"layer {path} ({type(layer).__name__}) has no te.ops counterpart in a pipeline: "
                 "use Linear, norms and activations (gelu_tanh instead of gelu)"
             )
+        if isinstance(layer, Linear) and (layer.parameters != "own" or layer.weight_operation != "none"):
+            raise ValueError(f"layer {path}: an operation of te.ops has its own weight, as it is: leave out the others")
+    if any(step.before == "new_parameters" for step in case.steps):
+        raise ValueError("a te.ops pipeline keeps its parameter objects: use load_state_dict")
 
 
 def _check_frozen(frozen: tuple[str, ...], parameters: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ import click
 from harness.case import CaseError
 from harness.commands.common import BadInput, ExitCode
 from harness.commands.doctor import doctor
+from harness.commands.mutants import mutants
 from harness.commands.replay import replay
 from harness.commands.report import report
 from harness.commands.run import run
@@ -49,10 +50,11 @@ def main() -> None:
       tefuzz report                               # what the newest run found and covered, as a page
       tefuzz replay                               # do old bugs stay away?
       tefuzz stats                                # what is drawn, and how often?
+      tefuzz mutants                              # would regressions of Thunder and TE be found?
 
     Each subcommand explains itself: tefuzz run --help
     """
 
 
-for command in (doctor, run, replay, report, stats):
+for command in (doctor, run, replay, report, stats, mutants):
     main.add_command(command)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from harness.subjects.base import Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +60,65 @@ class Exact:
 
 
 class Bounded:
-    """Within a bound per row of the tensor around a float64 value, see ``harness.rounding``."""
+    """Within a bound per row of the tensor around a float64 value, see ``harness.rounding``.
 
-    def __init__(self, exact: Mapping[str, Tensor], allowed: Mapping[str, Tensor], reason: str) -> None:
+    ``more`` gives further bounds, which cost time: they are asked for once, when a tensor is outside those at hand.
+    """
+
+    def __init__(
+        self,
+        exact: Mapping[str, Tensor],
+        allowed: Mapping[str, Tensor],
+        reason: str,
+        more: Callable[[], Mapping[str, Tensor]] = dict,
+    ) -> None:
         self._exact = exact
-        self._allowed = allowed
+        self._allowed = dict(allowed)
         self._reason = reason
+        self._more: Callable[[], Mapping[str, Tensor]] | None = more
 
     def difference(self, key: str, subject: Tensor, reference: Tensor) -> Difference | None:
         if (mismatch := shape_mismatch(subject, reference)) is not None:
             return mismatch
-        exact, allowed = self._exact[key], self._allowed[key]
+        exact = self._exact[key]
         error = (subject.double() - exact).abs()
         # A NaN or an infinity of the subject where float64 has none is never within the bound.
-        wrong = ~(error <= allowed)
-        return describe(subject, exact, wrong, float(allowed.max()) if allowed.numel() else 0.0, self._reason)
+        if self._more is not None and not bool((error <= self._allowed[key]).all()):
+            for name, value in self._more().items():
+                self._allowed[name] = torch.maximum(self._allowed[name], value)
+            self._more = None
+        allowed = self._allowed[key]
+        return describe(
+            subject, exact, ~(error <= allowed), float(allowed.max()) if allowed.numel() else 0.0, self._reason
+        )
 
     def expected(self, key: str, reference: Tensor) -> tuple[Tensor, Tensor]:
         return self._exact[key], self._allowed[key]
+
+
+def output_name(number: int) -> str:
+    """``output`` for the last layer's, ``extra output #0``... for the others."""
+    return "output" if number == 0 else f"extra output #{number - 1}"
+
+
+def output_key(index: int, number: int) -> str:
+    """The key of an output: step and name."""
+    return f"{index} {output_name(number)}"
+
+
+def gradient_key(index: int, name: str) -> str:
+    """The key of a gradient: step and parameter, or ``input``."""
+    return f"{index} gradient {name}"
+
+
+def compared_tensors(observation: Observation) -> dict[str, Tensor]:
+    """All outputs and gradients that were observed, by key."""
+    found: dict[str, Tensor] = {}
+    for index, step in enumerate(observation.steps):
+        found |= {output_key(index, number): output for number, output in enumerate(step.outputs)}
+        gradients = {"input": step.input_gradient, **step.parameter_gradients}
+        found |= {gradient_key(index, name): value for name, value in gradients.items() if value is not None}
+    return found
 
 
 def shape_mismatch(subject: Tensor, reference: Tensor) -> Difference | None:

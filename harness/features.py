@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from harness.case import Activation, Case, Checkpoint, GatedActivation, Residual, walk
+from harness.case import (
+    Activation,
+    AnyLayer,
+    Case,
+    Checkpoint,
+    Dropout,
+    ExtraOutput,
+    GatedActivation,
+    InPlace,
+    Linear,
+    Rearrange,
+    Region,
+    Step,
+    walk,
+)
 
 
 def features(case: Case) -> frozenset[str]:
@@ -13,6 +27,8 @@ def features(case: Case) -> frozenset[str]:
         f"dtype:{case.input.dtype}",
         f"distribution:{case.input.distribution}",
         f"rank:{len(case.input.batch) + 1}",
+        f"layout:{case.input.layout}",
+        f"gradient_layout:{case.input.gradient_layout}",
     }
     found.add("input:requires_grad" if case.input.requires_grad else "input:no_grad")
     recipe = case.precision.recipe
@@ -20,28 +36,66 @@ def features(case: Case) -> frozenset[str]:
     found.add(f"recipe_object:{case.precision.recipe_object}")
     if case.jit is not None:
         found |= {f"executor:{case.jit.executor}", f"cache:{case.jit.cache}", f"entry:{case.jit.entry}"}
+        found.add(f"names:{case.jit.names}")
     if case.fuser is not None:
         found.add(f"hide_parameters:{case.fuser.hide_parameters}")
-    found |= {f"step:{step.mode}" for step in case.steps}
     found.add("steps:one" if len(case.steps) == 1 else "steps:several")
-    if len({step.batch or case.input.batch for step in case.steps}) > 1:
+    batches = {step.batch or case.input.batch for step in case.steps}
+    if len(batches) > 1:
         found.add("step:second shape")
-    return frozenset(found | _layer_features(case))
-
-
-def _layer_features(case: Case) -> set[str]:
-    found: set[str] = set()
+    if any(0 in batch for batch in batches):
+        found.add("batch:empty")
+    for step in case.steps:
+        found |= _step_features(step)
     for path, layer in walk(case.layers):
-        found.add(f"layer:{type(layer).__name__}")
-        if isinstance(layer, Activation | GatedActivation):
-            found.add(f"activation:{layer.function}")
-        if getattr(layer, "frozen", ()):
-            found.add("frozen")
-        if getattr(layer, "zero_centered_gamma", False):
-            found.add("zero_centered_gamma")
-        if isinstance(layer, Checkpoint | Residual) and "." in path:
+        found |= _layer_features(layer)
+        if isinstance(layer, Region) and "." in path:
             found.add("nested region")
-    rows = [case.layers, *(layer.body for _, layer in walk(case.layers) if isinstance(layer, Checkpoint | Residual))]
+        if isinstance(layer, Checkpoint) and any(isinstance(inner, Dropout) for _, inner in walk(layer.body)):
+            found.add("dropout in checkpoint")
+    if case.input.layout != "contiguous" or "rearrange:transpose_twice" in found:
+        found.add("non_contiguous")
+    if sum(isinstance(layer, Dropout) for _, layer in walk(case.layers)) > 1:
+        found.add("several dropouts")
+    rows = [case.layers, *(layer.body for _, layer in walk(case.layers) if isinstance(layer, Region))]
     if any(a == b for row in rows for a, b in pairwise(row)):
         found.add("equal layers in a row")
+    return frozenset(found)
+
+
+def _step_features(step: Step) -> set[str]:
+    found = {f"step:{step.mode}"}
+    if not step.fp8:
+        found.add("step:fp8 off")
+    if step.gradients != "none":
+        found.add(f"gradients:{step.gradients}")
+    if step.backward != "now":
+        found.add(f"backward:{step.backward}")
+    if step.before != "nothing":
+        found.add(f"before:{step.before}")
+    if step.optimizer != "none":
+        found.add(f"optimizer:{step.optimizer}")
+    return found
+
+
+def _layer_features(layer: AnyLayer) -> set[str]:
+    found = {f"layer:{type(layer).__name__}"}
+    if getattr(layer, "frozen", ()):
+        found.add("frozen")
+    if getattr(layer, "zero_centered_gamma", False):
+        found.add("zero_centered_gamma")
+    match layer:
+        case Activation() | GatedActivation():
+            found.add(f"activation:{layer.function}")
+        case Linear():
+            if layer.parameters != "own":
+                found.add(f"parameters:{layer.parameters}")
+            if layer.weight_operation != "none":
+                found.add(f"weight_operation:{layer.weight_operation}")
+        case Rearrange():
+            found.add(f"rearrange:{layer.how}")
+        case InPlace():
+            found.add(f"in_place:{layer.operation}")
+        case ExtraOutput() if not layer.gradient:
+            found.add("extra output without gradient")
     return found

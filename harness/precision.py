@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from transformer_engine.common import recipe as te_recipe
 
-from harness.build import parameter_names, step_batch
-from harness.case import (
-    AnyLayer,
-    Case,
-    Checkpoint,
-    DelayedScaling,
-    Float8CurrentScaling,
-    Linear,
-    Recipe,
-    Residual,
-    output_width,
-)
+from harness.build import step_batch, trainable_parameters
+from harness.case import Case, DelayedScaling, Float8CurrentScaling, Recipe, linears
 
 FORMATS = {"HYBRID": te_recipe.Format.HYBRID, "E4M3": te_recipe.Format.E4M3}
 
@@ -30,8 +19,10 @@ class Recipes:
         self._case = case
         self._shared = make_recipe(case.precision.recipe)
 
-    def for_step(self) -> te_recipe.Recipe | None:
-        """The recipe object to use in the next step, None without FP8."""
+    def for_step(self, index: int) -> te_recipe.Recipe | None:
+        """The recipe object of step ``index``, None without FP8."""
+        if not self._case.steps[index].fp8:
+            return None
         if self._case.precision.recipe_object == "shared":
             return self._shared
         return make_recipe(self._case.precision.recipe)
@@ -63,40 +54,23 @@ def claimed_linears(case: Case, index: int) -> tuple[str, ...]:
     """
     if case.jit is None or case.jit.executor == "torch" or not differentiated(case, index):
         return ()
+    if not case.steps[index].fp8:
+        return ()
     if not isinstance(case.precision.recipe, DelayedScaling):
         return ()
     rows = math.prod(step_batch(case, index))
     return tuple(
         path
-        for path, layer, width in _linears(case.layers, case.input.features)
+        for path, layer, width, _ in linears(case.layers, case.input.features)
         if fits_fp8(rows, width) and fits_fp8(layer.out_features, width)
     )
 
 
 def differentiated(case: Case, index: int) -> bool:
     """Whether step ``index`` has a backward pass: it trains, and something requires grad."""
-    return case.steps[index].mode == "train" and (
-        case.input.requires_grad or any(has_trainable(layer) for layer in case.layers)
-    )
+    return case.steps[index].mode == "train" and (case.input.requires_grad or bool(trainable_parameters(case)))
 
 
 def fits_fp8(rows: int, columns: int) -> bool:
     """Whether a matrix fits an FP8 GEMM (``check_dim_for_fp8_exec`` in transformer_engine/pytorch/utils.py)."""
     return rows % 8 == 0 and columns % 16 == 0
-
-
-def _linears(layers: tuple[AnyLayer, ...], width: int, prefix: str = "") -> Iterator[tuple[str, Linear, int]]:
-    """Path, layer and input width of every linear, in order of execution."""
-    for index, layer in enumerate(layers):
-        if isinstance(layer, Residual | Checkpoint):
-            yield from _linears(layer.body, width, f"{prefix}{index}.")
-        elif isinstance(layer, Linear):
-            yield f"{prefix}{index}", layer, width
-        width = output_width((layer,), width)
-
-
-def has_trainable(layer: AnyLayer) -> bool:
-    """Whether the layer, or one inside it, has a parameter that requires grad."""
-    if isinstance(layer, Residual | Checkpoint):
-        return any(has_trainable(inner) for inner in layer.body)
-    return any(name not in getattr(layer, "frozen", ()) for name in parameter_names(layer))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import linecache
 import zlib
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -23,13 +23,24 @@ from harness.case import (
     Activation,
     ActivationFunction,
     AnyLayer,
+    Cast,
     Checkpoint,
+    Dropout,
+    ExtraOutput,
     GatedActivation,
+    InPlace,
+    InPlaceOperation,
     LayerNorm,
     Linear,
+    ParameterNames,
+    Rearrange,
+    Rearrangement,
+    Region,
     Residual,
     RMSNorm,
+    WeightOperation,
     output_width,
+    parameter_owners,
 )
 
 ACTIVATION_EXPRESSIONS: dict[ActivationFunction, str] = {
@@ -42,50 +53,134 @@ ACTIVATION_EXPRESSIONS: dict[ActivationFunction, str] = {
     "quick_gelu": "{x} * torch.sigmoid(1.702 * {x})",
 }
 
+REARRANGE_EXPRESSIONS: dict[Rearrangement, str] = {
+    # With a dimension of one in front, so that a vector has something to be transposed with.
+    "transpose_twice": "{x}.unsqueeze(0).transpose(0, -1).contiguous().transpose(0, -1).squeeze(0)",
+    "reshape_twice": "{x}.reshape(-1).reshape({x}.shape)",
+    "split_and_concatenate": "torch.cat(torch.chunk({x}, 2, dim=-1), dim=-1)",
+}
+
+IN_PLACE_STATEMENTS: dict[InPlaceOperation, str] = {
+    "relu_": "{x}.relu_()",
+    "mul_": "{x}.mul_(0.5)",
+    "add_": "{x}.add_(1)",
+}
+
+WEIGHT_EXPRESSIONS: dict[WeightOperation, str] = {
+    "none": "{w}",
+    "scale": "0.5 * {w}",
+    "transpose_twice": "{w}.t().contiguous().t()",
+    "reshape_twice": "{w}.reshape(-1).reshape({w}.shape)",
+    "cast_and_back": "{w}.to(torch.bfloat16).type_as({w})",
+}
+
 CACHED_PROGRAMS = 256
-Function = Callable[..., Tensor]
+Function = Callable[..., Any]
 
 
-def argument_name(name: str) -> str:
-    """A parameter's name in the program: ``1.0.weight`` -> ``weight_1_0``."""
-    path, _, leaf = name.rpartition(".")
-    return f"{leaf}_{path.replace('.', '_')}"
+def parameter_slots(layers: tuple[AnyLayer, ...], width: int) -> dict[str, str]:
+    """Every argument that the program takes beside x, in order, and the parameter that goes there.
+
+    A linear that is called again has no slots of its own; tied ones have, for the parameters of the owner.
+    """
+    owners = parameter_owners(layers, width)
+    slots: dict[str, str] = {}
+    for path, layer in inner_first(layers):
+        if isinstance(layer, Linear) and layer.parameters == "called_again":
+            continue
+        slots |= {f"{path}.{name}": f"{owners.get(path, path)}.{name}" for name in parameter_names(layer)}
+    return slots
 
 
-def all_parameter_names(layers: tuple[AnyLayer, ...], prefix: str = "") -> list[str]:
-    """Names of all parameters in the order of the program's arguments."""
-    names: list[str] = []
+def inner_first(layers: tuple[AnyLayer, ...], prefix: str = "") -> Iterator[tuple[str, AnyLayer]]:
+    """Every layer with its path, those inside a region before the region."""
     for index, layer in enumerate(layers):
-        if isinstance(layer, Residual | Checkpoint):
-            names += all_parameter_names(layer.body, f"{prefix}{index}.")
-        names += [f"{prefix}{index}.{name}" for name in parameter_names(layer)]
-    return names
+        if isinstance(layer, Region):
+            yield from inner_first(layer.body, f"{prefix}{index}.")
+        yield f"{prefix}{index}", layer
 
 
-def function_source(layers: tuple[AnyLayer, ...], width: int) -> str:
+def parameter_expressions(layers: tuple[AnyLayer, ...], width: int, names: ParameterNames = "plain") -> dict[str, str]:
+    """What the user calls each slot: ``weight_1_0``, or ``layer_1_0.weight`` inside a submodule."""
+    slots = list(parameter_slots(layers, width))
+    return {slot: _expression(index, slot, names) for index, slot in enumerate(slots)}
+
+
+def _expression(index: int, slot: str, names: ParameterNames) -> str:
+    path, _, leaf = slot.rpartition(".")
+    path = path.replace(".", "_")
+    match names:
+        case "plain":
+            return f"{leaf}_{path}"
+        case "nested":
+            return f"layer_{path}.{leaf}"
+        case "colliding":
+            return f"layer_{index // 2}{'_' if index % 2 else '.'}weight"
+        case "like_proxies":
+            return f"t{index}"
+
+
+def function_source(layers: tuple[AnyLayer, ...], width: int, names: ParameterNames = "plain") -> str:
     """``def model(x, weight_0, bias_0, ...)``: the parameters are arguments."""
-    arguments = ", ".join(["x", *map(argument_name, all_parameter_names(layers))])
-    body = _Writer("", layers, width).text("    ")
-    return f"def model({arguments}):\n{body}    return x\n"
+    expressions = parameter_expressions(layers, width, names)
+    writer = _Writer("", expressions, layers, width)
+    arguments = ", ".join(["x", *expressions.values()])
+    return f"def model({arguments}):\n{writer.text('    ')}    return {writer.result}\n"
 
 
-def module_source(layers: tuple[AnyLayer, ...], width: int) -> str:
-    """``class Model(nn.Module)`` whose parameters are its attributes."""
-    body = _Writer("self.", layers, width).text("        ")
-    return f"class Model(nn.Module):\n    def forward(self, x):\n{body}        return x\n"
+def module_source(layers: tuple[AnyLayer, ...], width: int, names: ParameterNames = "plain") -> str:
+    """``class Model(nn.Module)`` whose parameters are its attributes, or those of its submodules."""
+    writer = _Writer("self.", parameter_expressions(layers, width, names), layers, width)
+    body = writer.text("        ")
+    return f"class Model(nn.Module):\n    def forward(self, x):\n{body}        return {writer.result}\n"
 
 
 @lru_cache(maxsize=CACHED_PROGRAMS)
-def compile_function(layers: tuple[AnyLayer, ...], width: int) -> Function:
-    """The model as a function of x and all parameters (``all_parameter_names``' order)."""
-    function: Function = _execute(function_source(layers, width))["model"]
+def compile_function(layers: tuple[AnyLayer, ...], width: int, names: ParameterNames = "plain") -> Function:
+    """The model as a function of x and all parameters (``parameter_slots``' order).
+
+    It returns the output, or a tuple of it and the extra outputs.
+    """
+    function: Function = _execute(function_source(layers, width, names))["model"]
+    return function
+
+
+def make_module(
+    layers: tuple[AnyLayer, ...], width: int, parameters: Mapping[str, nn.Parameter], names: ParameterNames = "plain"
+) -> nn.Module:
+    """The model as a module that holds ``parameters``, which are given by their names in the case."""
+    module = _compile_module(layers, width, names)()
+    slots = parameter_slots(layers, width)
+    for slot, expression in parameter_expressions(layers, width, names).items():
+        owner, _, attribute = expression.rpartition(".")
+        holder = module
+        if owner:
+            if not hasattr(module, owner):
+                module.add_module(owner, nn.Module())
+            holder = module.get_submodule(owner)
+        holder.register_parameter(attribute, parameters[slots[slot]])
+    return module
+
+
+def weight_operation(weight: Tensor, operation: WeightOperation) -> Tensor:
+    """The operation on a weight as the program writes it; without one, another view of the weight."""
+    if operation == "none":
+        return weight.view_as(weight)
+    result: Tensor = _weight_function(operation)(weight)
+    return result
+
+
+@cache
+def _weight_function(operation: WeightOperation) -> Function:
+    function: Function = _execute(f"def operation(w):\n    return {WEIGHT_EXPRESSIONS[operation].format(w='w')}\n")[
+        "operation"
+    ]
     return function
 
 
 @lru_cache(maxsize=CACHED_PROGRAMS)
-def compile_module(layers: tuple[AnyLayer, ...], width: int) -> type[nn.Module]:
-    """The model as a module class without parameters; register them under ``argument_name``."""
-    module: type[nn.Module] = _execute(module_source(layers, width))["Model"]
+def _compile_module(layers: tuple[AnyLayer, ...], width: int, names: ParameterNames) -> type[nn.Module]:
+    module: type[nn.Module] = _execute(module_source(layers, width, names))["Model"]
     return module
 
 
@@ -99,12 +194,16 @@ def _execute(source: str) -> dict[str, Any]:
 
 
 class _Writer:
-    """Writes the statements of layers in a row."""
+    """Writes the statements of layers in a row; ``result`` is the expression that the program returns."""
 
-    def __init__(self, owner: str, layers: tuple[AnyLayer, ...], width: int) -> None:
+    def __init__(self, owner: str, expressions: Mapping[str, str], layers: tuple[AnyLayer, ...], width: int) -> None:
         self._owner = owner
+        self._expressions = expressions
+        self._owners = parameter_owners(layers, width)
         self._lines: list[str] = []
+        self._extra: list[str] = []
         self._row(layers, width, "", "x", "")
+        self.result = ", ".join(["x", *self._extra])
 
     def text(self, indent: str) -> str:
         return "".join(f"{indent}{line}\n" for line in self._lines)
@@ -126,6 +225,18 @@ class _Writer:
                     self._row(layer.body, width, f"{path}.", "y", f"{indent}    ")
                     self._write(indent, "    return y")
                     self._write(indent, f"{x} = checkpoint({name}, {x}, use_reentrant=False)")
+                case Cast():
+                    inner = f"{x}_{index}"
+                    self._write(indent, f"{inner} = {x}.to(torch.{layer.dtype})")
+                    self._row(layer.body, width, f"{path}.", inner, indent)
+                    self._write(indent, f"{x} = {inner}.type_as({x})")
+                case ExtraOutput():
+                    name = f"extra_{len(self._extra)}"
+                    self._extra.append(name)
+                    self._write(indent, f"{name} = {x}")
+                    if index + 1 < len(layers):
+                        # As for residuals: what follows may use its input twice.
+                        self._write(indent, f"{x} = {x}.clone()")
                 case _:
                     for line in self._layer(layer, width, path, x):
                         self._write(indent, line)
@@ -134,11 +245,17 @@ class _Writer:
     def _write(self, indent: str, line: str) -> None:
         self._lines.append(indent + line)
 
+    def _parameters(self, layer: AnyLayer, path: str) -> list[str]:
+        if isinstance(layer, Linear) and layer.parameters == "called_again":
+            path = self._owners[path]
+        return [self._owner + self._expressions[f"{path}.{name}"] for name in parameter_names(layer)]
+
     def _layer(self, layer: AnyLayer, width: int, path: str, x: str) -> list[str]:
-        names = [self._owner + argument_name(f"{path}.{name}") for name in parameter_names(layer)]
+        names = self._parameters(layer, path)
         match layer:
             case Linear():
-                return [f"{x} = F.linear({', '.join([x, *names])})"]
+                weight = WEIGHT_EXPRESSIONS[layer.weight_operation].format(w=names[0])
+                return [f"{x} = F.linear({', '.join([x, weight, *names[1:]])})"]
             case LayerNorm():
                 scale = f"{names[0]} + 1" if layer.zero_centered_gamma else names[0]
                 return [f"{x} = F.layer_norm({x}, ({width},), {scale}, {names[1]}, {layer.eps!r})"]
@@ -150,5 +267,13 @@ class _Writer:
             case GatedActivation():
                 gate = ACTIVATION_EXPRESSIONS[GATED_BY[layer.function]].format(x="gate")
                 return [f"gate, value = torch.chunk({x}, 2, dim=-1)", f"{x} = {gate} * value"]
+            case Dropout():
+                # A function has no mode; a module asks for its own.
+                training = f", {self._owner}training" if self._owner else ""
+                return [f"{x} = F.dropout({x}, {layer.probability!r}{training})"]
+            case Rearrange():
+                return [f"{x} = {REARRANGE_EXPRESSIONS[layer.how].format(x=x)}"]
+            case InPlace():
+                return [f"{x} = {x}.clone()", IN_PLACE_STATEMENTS[layer.operation].format(x=x)]
             case _:
                 raise TypeError(f"{type(layer).__name__} holds other layers")

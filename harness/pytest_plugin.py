@@ -53,6 +53,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+REMEMBERED_CASES = 4096
+"""Verdicts kept per process; more than a shrink needs."""
+
+
 class FuzzSession:
     """State of one pytest process (controller or xdist worker) that runs the fuzz suite."""
 
@@ -208,8 +212,20 @@ class _Runner:
         self._known_issues = load_known_issues()
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         self._recorder = Recorder(session.directory, worker)
+        self._judged: dict[Case, Finding | None] = {}
 
     def check(self, test: str, case: Case) -> None:
+        """Shrinking comes to the same case by many ways: it is run once."""
+        if case not in self._judged:
+            if len(self._judged) >= REMEMBERED_CASES:
+                self._judged.clear()
+            self._judged[case] = self._judge(test, case)
+        finding = self._judged[case]
+        if finding is not None:
+            raise finding.with_traceback(None)
+
+    def _judge(self, test: str, case: Case) -> Finding | None:
+        """The strongest finding that no known issue explains."""
         from harness.run import run_case
 
         self._recorder.before(case)
@@ -230,7 +246,7 @@ class _Runner:
             reverts = "".join(f" --revert {name}" for name in self._reverts)
             unknown.add_note(f"  replay: tefuzz run {path}{reverts}")
             unknown.__class__ = bucket_class(type(unknown), unknown.bucket)  # type: ignore[arg-type]  # a class is hashable
-            raise unknown
+        return unknown
 
     def close(self) -> None:
         self._recorder.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -17,10 +18,11 @@ from harness.checks.exceptions import normalised, same_refusal
 from harness.compare import Comparison, Exact
 from harness.device import activate
 from harness.interrupts import interrupts_kept
-from harness.subjects.base import Observation, Subject
+from harness.subjects.base import Compilation, Observation, Subject
 from harness.subjects.eager_te_modules import EagerTeModules
 from harness.subjects.eager_te_ops import EagerTeOps
 from harness.subjects.eager_torch import EagerTorch
+from harness.subjects.float64 import OverflowsError
 from harness.subjects.te_ops_fsdp import TeOpsFsdp
 from harness.subjects.te_ops_pipeline import TeOpsPipeline, TeOpsPipelineHidden
 from harness.subjects.thunder_te import ThunderTe
@@ -33,15 +35,22 @@ PAIRS: dict[str, tuple[type[Subject], type[Subject]]] = {
     "torch": (ThunderTorch, EagerTorch),
     "fuser": (TeOpsPipelineHidden, TeOpsPipeline),
     "fsdp": (TeOpsFsdp, TeOpsPipeline),
+    "te_ops": (TeOpsPipeline, EagerTorch),
 }
 """Subject under test and reference, by ``pair_name``."""
 
 
 def pair_name(case: Case) -> str:
-    """The executor of the JIT; for TE's operation fuser ``fuser``, or ``fsdp`` when FSDP hides the parameters."""
+    """The executor of the JIT; for TE's operation fuser ``fuser``, or ``fsdp`` when FSDP hides the parameters.
+
+    A pipeline whose parameters stay in place would be compared with itself. Without FP8 there is something better:
+    ``te_ops``, the pipeline against plain torch.
+    """
     if case.jit is not None:
         return case.jit.executor
     assert case.fuser is not None
+    if case.fuser.hide_parameters == "never" and case.precision.recipe is None:
+        return "te_ops"
     return "fsdp" if case.fuser.hide_parameters == "fsdp" else "fuser"
 
 
@@ -69,20 +78,25 @@ class Verdict:
 def run_case(case: Case, *, thorough: bool = True) -> Verdict:
     """Run ``case`` under both subjects and check it; global state is reset before each.
 
-    Without ``thorough`` the traces of the subject are checked first, and the reference is not run when they already
-    show a finding: the fuzzer wants the first finding only.
+    Without ``thorough`` the traces of the subject are checked as they are compiled; when they show a finding, neither
+    further steps nor the reference are run: the fuzzer wants the first finding only.
     """
     device = activate().device
     subject_class, reference_class = PAIRS[pair_name(case)]
     clock = _Clock()
-    subject = _observe(subject_class(case, device))
-    clock.lap("subject")
     reference = Observation(reference_class.name)
-    comparison, overflow = _comparison(case)
+
+    def trace_findings(*compilations: Compilation) -> tuple[Finding, ...]:
+        observed = Observation(subject_class.name, compilations=list(compilations))
+        return tuple(trace_findings_of(Run(case, observed, reference, Exact())))
+
+    subject = _observe(subject_class(case, device), None if thorough else lambda new: bool(trace_findings(new)))
+    clock.lap("subject")
+    comparison, overflow = _comparison(case, device)
     run = Run(case, subject, reference, comparison)
     findings: tuple[Finding, ...] = ()
     if overflow or (not thorough and subject.failure is None):
-        findings = tuple(trace_findings_of(run))
+        findings = trace_findings(*subject.compilations)
         clock.lap("checks")
     if not overflow and not findings:
         reference = _observe(reference_class(case, device))
@@ -114,10 +128,10 @@ class _Clock:
         self._last = now
 
 
-def _observe(subject: Subject) -> Observation:
+def _observe(subject: Subject, until: Callable[[Compilation], bool] | None = None) -> Observation:
     reset_global_state()
     with interrupts_kept():
-        return subject.observe()
+        return subject.observe(until)
 
 
 def reset_global_state() -> None:
@@ -129,13 +143,17 @@ def reset_global_state() -> None:
     torch.set_grad_enabled(True)
 
 
-def _comparison(case: Case) -> tuple[Comparison, str | None]:
+def _comparison(case: Case, device: str) -> tuple[Comparison, str | None]:
     """The rule for the case's tensors, or why they cannot be compared."""
-    if case.jit is None or case.jit.executor != "torch":
+    pair = pair_name(case)
+    if pair not in ("torch", "te_ops"):
         return Exact(), None
+    # TE multiplies float32 matrices in TF32 (common/gemm/cublaslt_gemm.cu).
+    in_tf32 = pair == "te_ops" and device == "cuda" and case.input.dtype == "float32"
+    unit_roundoff = rounding.TF32_ROUNDOFF if in_tf32 else None
     try:
-        return rounding.bounds(case), None
-    except rounding.OverflowsError as error:
+        return rounding.bounds(case, unit_roundoff), None
+    except OverflowsError as error:
         return Exact(), f"no comparison: values overflow {error.dtype}"
 
 

@@ -6,10 +6,13 @@ Since 0.2.6 ``transformer_engineex`` is v2 (functional, stateful symbols); up to
 
 from __future__ import annotations
 
+import functools
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+
+import torch
 
 _EXECUTORS = "thunder.executors"
 _SINCE_0_2_6 = find_spec(f"{_EXECUTORS}.transformer_engine_v1ex") is not None
@@ -30,3 +33,23 @@ executor_v1: Any = getattr(_v1, V1_NAME)
 executor_v2: Any = getattr(_v2, V2_NAME)
 TransformV2: Any = getattr(_v2, TRANSFORM_V2_NAME)
 """The transform that goes with ``executor_v2``; instantiate it for each compiled function."""
+
+
+def _keep_random_numbers(module: Any, name: str) -> None:
+    """Let ``module.name`` draw without a trace: v1 asks for random numbers whenever it compiles a linear.
+
+    Otherwise every dropout of the step that compiles drops other elements than eager does (docs/findings.md,
+    "v1-random-numbers"), and nothing more could be said about dropout under v1.
+    """
+    function = getattr(module, name)
+
+    @functools.wraps(function)
+    def with_random_state_kept(*arguments: Any, **keywords: Any) -> Any:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            return function(*arguments, **keywords)
+
+    setattr(module, name, with_random_state_kept)
+
+
+if hasattr(_v1, "_get_num_saved_tensors"):
+    _keep_random_numbers(_v1, "_get_num_saved_tensors")

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
 
-from harness.case import Case, Executor, Fuser, Hiding, Input, Jit, Step, replace
-from strategies.inputs import ALIGNED_BATCHES, ODD_BATCHES, TAME_DISTRIBUTIONS, inputs
+from harness.case import Case, Executor, ExtraOutput, Fuser, Hiding, Input, Jit, Precision, Step, replace
+from strategies.inputs import (
+    ALIGNED_BATCHES,
+    ODD_BATCHES,
+    SUMMABLE_GRADIENT_LAYOUTS,
+    TAME_DISTRIBUTIONS,
+    inputs,
+)
 from strategies.layers import (
     ALIGNED_WIDTHS,
     ODD_WIDTHS,
     PIPELINE_ACTIVATIONS,
     TORCH_ACTIVATIONS,
     Model,
+    all_trainable,
     models,
-    unfrozen,
 )
 from strategies.precision import precisions
 from strategies.schedules import schedules
@@ -24,20 +31,25 @@ WIDTHS = ALIGNED_WIDTHS * 3 + ODD_WIDTHS
 """Mostly widths that TE takes: a case in which TE runs nowhere tests little."""
 BATCHES = ALIGNED_BATCHES * 3 + ODD_BATCHES
 
+EXECUTORS: tuple[Executor, ...] = ("transformer_engine", "transformer_engine_v1", "torch")
+
 seeds = st.integers(0, 2**16)
 """Seeds of parameters and data: small ones, so that a shrunk case reads well."""
 
 
 # Built once: Hypothesis validates a strategy when it is first drawn from, which costs more than drawing.
-JIT_INPUTS = inputs(BATCHES, WIDTHS)
+JIT_INPUTS = inputs(BATCHES, WIDTHS, gradient_layouts=SUMMABLE_GRADIENT_LAYOUTS)
 # Half precision overflows where float64, the arbiter of these cases, does not.
 TORCH_INPUTS = inputs(BATCHES, WIDTHS, ("float32", "bfloat16"), TAME_DISTRIBUTIONS)
-JIT_MODELS = models(WIDTHS, TORCH_ACTIVATIONS, regions=True, max_size=4)
-JIT_SCHEDULES = schedules(BATCHES)
+JIT_MODELS = models(WIDTHS, TORCH_ACTIVATIONS, pipeline=False, max_size=4)
+JIT_SCHEDULES = {
+    executor: schedules(BATCHES, fp8_off=8 if executor == "transformer_engine" else 0, twice=executor == "torch")
+    for executor in EXECUTORS
+}
 FUSER_INPUTS = inputs(ALIGNED_BATCHES, ALIGNED_WIDTHS)
-FUSER_MODELS = models(ALIGNED_WIDTHS, PIPELINE_ACTIVATIONS, regions=False, max_size=6)
-HIDINGS: tuple[Hiding, ...] = ("between_forward_and_backward",) * 4 + ("fsdp", "fsdp", "never", "from_start")
-FUSER_SCHEDULES = schedules(ALIGNED_BATCHES)
+FUSER_MODELS = models(ALIGNED_WIDTHS, PIPELINE_ACTIVATIONS, pipeline=True, max_size=6)
+HIDINGS: tuple[Hiding, ...] = ("between_forward_and_backward",) * 4 + ("fsdp", "fsdp", *("never",) * 3, "from_start")
+FUSER_SCHEDULES = schedules(ALIGNED_BATCHES, fp8_off=1, twice=False)
 
 
 def jits(executor: Executor) -> st.SearchStrategy[Jit]:
@@ -46,10 +58,11 @@ def jits(executor: Executor) -> st.SearchStrategy[Jit]:
     Modules are drawn less often than functions: Thunder takes twice as long to compile one.
     """
     return st.builds(
-        Jit,
+        _jit,
         executor=st.just(executor),
         cache=st.sampled_from(["constant values", "constant values", "constant values", "no caching"]),
         entry=st.sampled_from(["module", "function", "function", "function", "grad"]),
+        names=st.sampled_from(["plain", "plain", "plain", "plain", "nested", "like_proxies", "colliding"]),
     )
 
 
@@ -60,7 +73,7 @@ def cases(executor: Executor) -> st.SearchStrategy[Case]:
         model=JIT_MODELS,
         given_input=TORCH_INPUTS if executor == "torch" else JIT_INPUTS,
         precision=precisions(current=executor == "transformer_engine", none=executor == "torch"),
-        steps=JIT_SCHEDULES,
+        steps=JIT_SCHEDULES[executor],
         jit=jits(executor),
         fuser=st.none(),
         seed=seeds,
@@ -68,7 +81,10 @@ def cases(executor: Executor) -> st.SearchStrategy[Case]:
 
 
 def fuser_cases() -> st.SearchStrategy[Case]:
-    """A te.ops pipeline for the operation fuser. Shrinks to one linear whose parameters are hidden in backward."""
+    """A te.ops pipeline for the operation fuser. Shrinks to one linear whose parameters are hidden in backward.
+
+    A pipeline whose parameters stay in place runs without FP8: it is compared with plain torch.
+    """
     return st.builds(
         _case,
         model=FUSER_MODELS,
@@ -84,11 +100,49 @@ def fuser_cases() -> st.SearchStrategy[Case]:
     )
 
 
-def _case(model: Model, given_input: Input, jit: Jit | None, steps: tuple[Step, ...], **rest: Any) -> Case:
+def _case(
+    model: Model,
+    given_input: Input,
+    precision: Precision,
+    jit: Jit | None,
+    fuser: Fuser | None,
+    steps: tuple[Step, ...],
+    **rest: Any,
+) -> Case:
+    """What was drawn independently is made to fit together: the plainer value takes the place of an impossible one."""
     layers = model(given_input.features)
+    if fuser is not None and fuser.hide_parameters == "never":
+        precision = Precision(recipe=None)
+        steps = _each(steps, _sgd)
+    if jit is not None and jit.executor == "torch":
+        steps = _each(steps, _sgd)
     if jit is not None and jit.entry == "grad":
-        # It differentiates everything, in training steps: what was drawn otherwise is set so.
-        given_input = replace(given_input, requires_grad=True)
-        layers = unfrozen(layers)
-        steps = tuple(replace(step, mode="train") for step in steps)
-    return Case(layers=layers, input=given_input, jit=jit, steps=steps, **rest)
+        if any(isinstance(layer, ExtraOutput) for layer in layers):
+            jit = replace(jit, entry="function")
+        else:
+            given_input = replace(given_input, requires_grad=True)
+            layers = all_trainable(layers)
+            steps = _each(steps, lambda step: replace(step, mode="train", backward="now", gradients="none"))
+    if jit is None or jit.entry == "module":
+        steps = _each(steps, _same_parameters)
+    return Case(layers=layers, input=given_input, precision=precision, jit=jit, fuser=fuser, steps=steps, **rest)
+
+
+def _sgd(step: Step) -> Step:
+    """AdamW divides by the size of the gradient: rounding errors of tiny ones become whole steps."""
+    return replace(step, optimizer="sgd") if step.optimizer == "adamw" else step
+
+
+def _each(steps: tuple[Step, ...], change: Callable[[Step], Step]) -> tuple[Step, ...]:
+    return tuple(change(step) for step in steps)
+
+
+def _same_parameters(step: Step) -> Step:
+    return replace(step, before="load_state_dict") if step.before == "new_parameters" else step
+
+
+def _jit(executor: Executor, cache: Any, entry: Any, names: Any) -> Jit:
+    """Names of submodules need a module."""
+    if names in ("nested", "colliding") and entry != "module":
+        names = "plain"
+    return Jit(executor=executor, cache=cache, entry=entry, names=names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from hypothesis import strategies as st
 
@@ -11,13 +12,21 @@ from harness.case import (
     Activation,
     ActivationFunction,
     AnyLayer,
+    Cast,
     Checkpoint,
+    Dropout,
+    Dtype,
+    ExtraOutput,
     GatedActivation,
     GatedFunction,
+    InPlace,
     LayerNorm,
     Linear,
+    Rearrange,
+    Region,
     Residual,
     RMSNorm,
+    WeightOperation,
     output_width,
     replace,
 )
@@ -46,27 +55,37 @@ PIPELINE_ACTIVATIONS: tuple[ActivationFunction, ...] = (
 )
 """Those that te.ops has: its GELU is the tanh form."""
 
+WEIGHT_OPERATIONS: tuple[WeightOperation, ...] = ("scale", "transpose_twice", "reshape_twice", "cast_and_back")
+
 GATED_ACTIVATIONS = tuple(GATED_BY)
 
 
 def linears(widths: Sequence[int]) -> st.SearchStrategy[Linear]:
     """A linear with or without bias; a frozen weight or bias is rare. Shrinks to ``Linear(64)`` with bias.
 
-    Frozen parameters change which gradients a joint trace has to give, and the keys of Thunder's cache.
+    Frozen parameters change which gradients a joint trace has to give, and the keys of Thunder's cache. An operation on
+    the weight puts a value that the trace computes where TE's executors expect a parameter.
     """
+    out_features = st.sampled_from(widths)
     with_bias = st.builds(
         Linear,
-        out_features=st.sampled_from(widths),
+        out_features=out_features,
         bias=st.just(True),
         frozen=st.sampled_from([(), (), (), (), ("bias",), ("weight",), ("weight", "bias")]),
     )
     without_bias = st.builds(
         Linear,
-        out_features=st.sampled_from(widths),
+        out_features=out_features,
         bias=st.just(False),
         frozen=st.sampled_from([(), (), (), ("weight",)]),
     )
-    return with_bias | without_bias
+    computed_weight = st.builds(
+        Linear,
+        out_features=out_features,
+        bias=st.booleans(),
+        weight_operation=st.sampled_from(WEIGHT_OPERATIONS),
+    )
+    return with_bias | with_bias | without_bias | computed_weight
 
 
 def norms() -> st.SearchStrategy[LayerNorm | RMSNorm]:
@@ -90,32 +109,78 @@ def activations(functions: Sequence[ActivationFunction]) -> st.SearchStrategy[Ac
     return st.sampled_from([Activation(function=function) for function in functions])
 
 
+def exact_layers() -> st.SearchStrategy[Rearrange | InPlace]:
+    """Views, copies and operations in place, which round nothing. Shrinks to a value that is transposed twice.
+
+    Thunder makes operations in place functional and its passes have to keep track of aliases; what TE's kernels are
+    given may be non-contiguous.
+    """
+    return st.sampled_from(
+        [
+            Rearrange(how="transpose_twice"),
+            Rearrange(how="reshape_twice"),
+            Rearrange(how="split_and_concatenate"),
+            InPlace(operation="relu_"),
+            InPlace(operation="mul_"),
+            InPlace(operation="add_"),
+        ]
+    )
+
+
+def dropouts() -> st.SearchStrategy[Dropout]:
+    """Dropout that drops. Shrinks to p = 0.5, whose factor is exact.
+
+    Random operations must be neither merged, dropped, doubled nor computed anew by a pass: recomputed in the backward
+    of a checkpointed region, the gradient would belong to other random numbers than the output.
+    """
+    return st.builds(Dropout, probability=st.sampled_from([0.5, 0.25, 0.1]))
+
+
 def models(
-    widths: Sequence[int], functions: Sequence[ActivationFunction], *, regions: bool, max_size: int
+    widths: Sequence[int], functions: Sequence[ActivationFunction], *, pipeline: bool, max_size: int
 ) -> st.SearchStrategy[Model]:
     """Blocks in a row, as a function from the width of the input to the layers. Shrinks to a single linear.
 
-    A block is a layer, two or three equal linears (the collision that a cache keyed on shapes needs) or, with
-    ``regions``, a residual or a checkpointed region, which hold one more level of blocks. A block learns its input
-    width only when the whole list is drawn, so Hypothesis can delete any block and still has a valid model.
+    A block is a layer, or two or three equal linears (the collision that a cache keyed on shapes needs). Unless it is
+    for a ``pipeline`` of te.ops, it may also be a linear that is used twice, an extra output, or a residual, cast or
+    checkpointed region, which hold one more level of blocks. A block learns its input width only when the whole list is
+    drawn, so Hypothesis can delete any block and still has a valid model.
     """
+    if pipeline:
+        linear = linears(widths).map(_plain_weight)
+        return _rows(_common_blocks(linear, functions), max_size)
     linear = linears(widths)
     plain = (
+        _common_blocks(linear, functions)
+        | exact_layers().map(_layer)
+        | dropouts().map(_layer)
+        | st.builds(_linear_used_twice, linear, st.sampled_from(["called_again", "tied"]), st.booleans())
+    )
+    nested = plain | st.builds(_region, _checkpoints(), _rows(plain, 2))
+    checkpoint = st.builds(_region, _checkpoints(), _rows(nested, 2))
+    residual = st.builds(_region, st.just(_residual), _rows(nested, 2))
+    blocks = (
+        plain
+        | st.sampled_from([ExtraOutput(), ExtraOutput(gradient=False)]).map(_layer)
+        | checkpoint
+        | checkpoint
+        | residual
+        | residual
+        | st.builds(_region, _casts(), _rows(nested, 2))
+    )
+    return _rows(blocks, max_size)
+
+
+def _common_blocks(
+    linear: st.SearchStrategy[Linear], functions: Sequence[ActivationFunction]
+) -> st.SearchStrategy[Model]:
+    return (
         linear.map(_layer)
         | st.builds(_equal_linears, linear, st.integers(2, 3))
         | activations(functions).map(_layer)
         | norms().map(_layer)
         | st.sampled_from(GATED_ACTIVATIONS).map(_gated)
     )
-    if not regions:
-        return _rows(plain, max_size)
-    nested = plain | st.builds(_region, st.just(Checkpoint), _rows(plain, 2))
-    regions_too = (
-        plain
-        | st.builds(_region, st.just(Checkpoint), _rows(nested, 2))
-        | st.builds(_region, st.just(Residual), _rows(nested, 2))
-    )
-    return _rows(regions_too, max_size)
 
 
 Model = Callable[[int], tuple[AnyLayer, ...]]
@@ -157,23 +222,53 @@ def _gated(function: GatedFunction) -> Model:
     return build
 
 
-def _region(kind: type[Checkpoint] | type[Residual], body: Model) -> Model:
+def _plain_weight(linear: Linear) -> Linear:
+    return replace(linear, weight_operation="none")
+
+
+def _linear_used_twice(linear: Linear, parameters: Literal["called_again", "tied"], norm: bool) -> Model:
+    """A linear from a width to the same width, and again, with or without a norm in between."""
+
     def build(width: int) -> tuple[AnyLayer, ...]:
-        layers = body(width)
-        if kind is Residual and output_width(layers, width) != width:
-            layers += (Linear(out_features=width),)
-        return (kind(body=layers),)
+        first = replace(linear, out_features=width)
+        second = replace(first, frozen=(), weight_operation="none", parameters=parameters)
+        return (first, *((LayerNorm(),) if norm else ()), second)
 
     return build
 
 
-def unfrozen(layers: tuple[AnyLayer, ...]) -> tuple[AnyLayer, ...]:
-    """The same layers with all parameters trainable."""
+MakeRegion = Callable[[tuple[AnyLayer, ...], int], AnyLayer]
+"""From the body and the width of its input to the region."""
+
+
+def _checkpoints() -> st.SearchStrategy[MakeRegion]:
+    return st.just(lambda body, width: Checkpoint(body=body))
+
+
+def _casts() -> st.SearchStrategy[MakeRegion]:
+    dtypes: list[Dtype] = ["float32", "bfloat16"]
+    return st.sampled_from(dtypes).map(lambda dtype: lambda body, width: Cast(dtype=dtype, body=body))
+
+
+def _residual(body: tuple[AnyLayer, ...], width: int) -> AnyLayer:
+    if output_width(body, width) != width:
+        body += (Linear(out_features=width),)
+    return Residual(body=body)
+
+
+def _region(make: MakeRegion, body: Model) -> Model:
+    return lambda width: (make(body(width), width),)
+
+
+def all_trainable(layers: tuple[AnyLayer, ...]) -> tuple[AnyLayer, ...]:
+    """The same layers with all parameters trainable, and no parameter given as two arguments."""
     result: list[AnyLayer] = []
     for layer in layers:
-        if isinstance(layer, Residual | Checkpoint):
-            layer = replace(layer, body=unfrozen(layer.body))
+        if isinstance(layer, Region):
+            layer = replace(layer, body=all_trainable(layer.body))
         elif isinstance(layer, Linear | LayerNorm | RMSNorm):
             layer = replace(layer, frozen=())
+        if isinstance(layer, Linear) and layer.parameters == "tied":
+            layer = replace(layer, parameters="called_again")
         result.append(layer)
     return tuple(result)

@@ -11,7 +11,7 @@ from harness.device import activate
 HERE = Path(__file__).parent
 IMPORT_THE_SUBJECTS = {
     HERE: {"test_program.py", "test_build.py", "test_compare.py", "test_rounding.py", "test_run.py"},
-    HERE / "checks": {"test_deliberate_errors.py"},
+    HERE / "checks": {"test_deliberate_errors.py", "test_fp8_update.py"},
 }
 """Test modules that import torch, Thunder or TE, directly or through the harness. The others must do without."""
 

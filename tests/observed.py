@@ -25,7 +25,7 @@ from torch import Tensor  # noqa: E402
 
 from harness import run  # noqa: E402
 from harness.case import Case, load_case  # noqa: E402
-from harness.subjects.base import Observation, StepObservation, Subject  # noqa: E402
+from harness.subjects.base import Compilation, Observation, StepObservation, Subject  # noqa: E402
 
 V1_WORKS = Version(importlib.metadata.version("transformer_engine")) < Version("2.10")
 """Thunder's v1 executor imports what later releases of TE no longer have."""
@@ -36,8 +36,8 @@ def observe(case: Case, edit: Callable[[Observation], None] | None = None) -> tu
     observations: list[Observation] = []
     real = run._observe
 
-    def observing(subject: Subject) -> Observation:
-        observation = real(subject)
+    def observing(subject: Subject, until: Callable[[Compilation], bool] | None = None) -> Observation:
+        observation = real(subject, until)
         if edit is not None and not observations:
             edit(observation)
         observations.append(observation)
@@ -60,7 +60,8 @@ def edit_step(index: int, change: Callable[[StepObservation], dict[str, Any]]) -
 def tensors(observation: Observation) -> Iterator[tuple[str, Tensor]]:
     """Every tensor that was observed, with a name."""
     for index, step in enumerate(observation.steps):
-        yield f"{index} output", step.output
+        for number, output in enumerate(step.outputs):
+            yield f"{index} output {number}", output
         for name, gradient in {"input": step.input_gradient, **step.parameter_gradients}.items():
             if gradient is not None:
                 yield f"{index} gradient {name}", gradient

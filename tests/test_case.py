@@ -144,7 +144,7 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "unknown layer": (
         document(layers=[{"layer": "lineer"}]),
-        ("at $.layers[0].layer:", 'the value is "lineer"', "Known: activation, checkpoint", "rms_norm"),
+        ("at $.layers[0].layer:", 'the value is "lineer"', "Known: activation, cast, checkpoint", "rms_norm"),
     ),
     "unknown recipe": (
         document(precision={"recipe": {"recipe": "mx"}}),
@@ -152,14 +152,66 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "unknown choice": (
         document(steps=[{}, {"mode": "test"}]),
-        ("at $.steps[1].mode:", 'the value is "test"', "Known: eval, no_grad, train"),
+        ("at $.steps[1].mode:", 'the value is "test"', "Known: eval, inference, no_grad, train"),
     ),
     "no layers": (document(layers=[]), ("at $.layers:", "length >= 1", "the value is []")),
     "no steps": (document(steps=[]), ("at $.steps:", "length >= 1", "the value is []")),
     "negative seed": (document(seed=-1), ("at $.seed:", ">= 0", "the value is -1")),
     "huge seed": (document(seed=2**80), ("at $.seed:", str(2**80))),
     "width of nothing": (document(layers=[LINEAR | {"out_features": 0}]), ("at $.layers[0].out_features:", ">= 1")),
-    "empty batch": (document(input={"batch": []}), ("at $.input.batch:", "length >= 1")),
+    "negative batch": (document(input={"batch": [-1]}), ("at $.input.batch[0]:", ">= 0", "is -1")),
+    "nothing to share": (
+        document(layers=[LINEAR | {"parameters": "tied"}]),
+        ("at $:", "layer 0 shares", "there is none", "set parameters to 'own'"),
+    ),
+    "shared by three": (
+        document(layers=[LINEAR, *[LINEAR | {"parameters": "called_again"}] * 2]),
+        ("at $:", "layer 2 shares", "another one shares them already"),
+    ),
+    "shared and frozen": (
+        document(layers=[LINEAR, LINEAR | {"parameters": "tied", "frozen": ["weight"]}]),
+        ("at $.layers[1]:", "frozen where they are its own", "leave out `frozen`"),
+    ),
+    "output inside a region": (
+        document(layers=[{"layer": "checkpoint", "body": [{"layer": "extra_output"}]}]),
+        ("at $:", "layer 0.0 (extra_output)", "move it to the outermost row"),
+    ),
+    "backward without grad": (
+        document(steps=[{"mode": "no_grad", "backward": "twice"}]),
+        ("at $.steps[0]:", "mode no_grad has no backward"),
+    ),
+    "optimizer before the backward": (
+        document(steps=[{"backward": "after_next_step", "optimizer": "sgd"}]),
+        ("at $.steps[0]:", "use it in the next step"),
+    ),
+    "parameters changed before the backward": (
+        document(steps=[{"backward": "after_next_step"}, {"before": "load_state_dict"}]),
+        ("at $:", "step 1 changes the parameters", "the deferred backward of step 0", "'nothing'"),
+    ),
+    "new parameters of a module": (
+        document(steps=[{"before": "new_parameters"}]),
+        ("at $:", "a jitted module keeps its parameter objects", "load_state_dict"),
+    ),
+    "submodules of a function": (
+        document(jit={"entry": "function", "names": "nested"}),
+        ("at $.jit:", "names 'nested'", "set entry to 'module'"),
+    ),
+    "autocast off for v1": (
+        document(jit={"executor": "transformer_engine_v1"}, steps=[{"fp8": False}]),
+        ("at $:", "v1 takes its recipe from thunder.jit", "leave out `fp8`"),
+    ),
+    "grad entry with a late backward": (
+        document(jit={"entry": "grad"}, input={"requires_grad": True}, steps=[{"backward": "twice"}]),
+        ("at $:", "the entry `grad` returns gradients", "leave out `backward`"),
+    ),
+    "grad entry with two outputs": (
+        document(jit={"entry": "grad"}, input={"requires_grad": True}, layers=[LINEAR, {"layer": "extra_output"}]),
+        ("at $:", "layer 1: the entry `grad` takes one output"),
+    ),
+    "dropout in a pipeline": (
+        document(jit=None, fuser={}, layers=[{"layer": "dropout"}]),
+        ("at $:", "layer 0 (Dropout) has no te.ops counterpart"),
+    ),
     "zero eps": (document(layers=[{"layer": "rms_norm", "eps": 0}]), ("at $.layers[0].eps:", "> 0", "is 0")),
     "impossible residual": (
         document(layers=[{"layer": "residual", "body": [{"layer": "linear", "out_features": 32}]}]),

@@ -87,7 +87,7 @@ LOWER = {
     "harness/build.py": (),
     "harness/compare.py": (),
     "harness/program.py": ("harness.build",),
-    "harness/rounding.py": ("harness.build", "harness.compare"),
+    "harness/rounding.py": ("harness.build", "harness.compare", "harness.subjects.float64"),
     "harness/traces.py": (),
     "harness/fp8_globals.py": (),
 }
@@ -129,6 +129,9 @@ LIGHT = (
     "harness.device",
     "harness.fixes",
     "harness.known_issues",
+    "harness.mutants",
+    "harness.mutants.campaign",
+    "harness.mutants.results",
     "harness.profiles",
     "harness.pytest_plugin",
     "harness.recorder",

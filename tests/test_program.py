@@ -16,23 +16,30 @@ from harness.case import (
     Activation,
     AnyLayer,
     Case,
+    Cast,
     Checkpoint,
+    Dropout,
+    ExtraOutput,
     GatedActivation,
+    InPlace,
     Input,
     LayerNorm,
     Linear,
+    Rearrange,
     Residual,
     RMSNorm,
     walk,
 )
 from harness.program import (
     ACTIVATION_EXPRESSIONS,
-    all_parameter_names,
-    argument_name,
+    REARRANGE_EXPRESSIONS,
     compile_function,
-    compile_module,
     function_source,
+    make_module,
     module_source,
+    parameter_expressions,
+    parameter_slots,
+    weight_operation,
 )
 
 NESTED: tuple[AnyLayer, ...] = (
@@ -102,10 +109,10 @@ def test_source() -> None:
 
 
 def test_parameter_order_is_that_of_the_values() -> None:
-    assert all_parameter_names(NESTED) == NAMES
+    assert parameter_slots(NESTED, 16) == {name: name for name in NAMES}
     case = Case(layers=NESTED, input=Input(features=16))
     assert list(make_parameters(case)) == NAMES
-    assert len({argument_name(name) for name in NAMES}) == len(NAMES)
+    assert len(set(parameter_expressions(NESTED, 16).values())) == len(NAMES)
     paths = {path for path, _ in walk(NESTED)}
     assert {name.rpartition(".")[0] for name in NAMES} <= paths
 
@@ -127,13 +134,8 @@ def test_the_program_computes_what_the_layers_mean(entry: str) -> None:
     parameters = {name: nn.Parameter(value.double()) for name, value in make_parameters(case).items()}
     x = torch.randn(3, 4, 16, dtype=torch.float64, requires_grad=True)
     leaves = [x, *parameters.values()]
-    if entry == "function":
-        output = compile_function(NESTED, 16)(*leaves)
-    else:
-        module = compile_module(NESTED, 16)()
-        for name, parameter in parameters.items():
-            module.register_parameter(argument_name(name), parameter)
-        output = module(x)
+    function = compile_function(NESTED, 16)
+    output = function(*leaves) if entry == "function" else make_module(NESTED, 16, parameters)(x)
     expected = by_hand(x, parameters)
     gradient = torch.randn_like(expected)
     close = {"rtol": 1e-11, "atol": 1e-11}
@@ -142,6 +144,91 @@ def test_the_program_computes_what_the_layers_mean(entry: str) -> None:
         torch.autograd.grad(output, leaves, gradient), torch.autograd.grad(expected, leaves, gradient), strict=True
     ):
         torch.testing.assert_close(ours, theirs, **close)
+
+
+SHARED: tuple[AnyLayer, ...] = (
+    ExtraOutput(),
+    Linear(out_features=16, weight_operation="scale"),
+    Dropout(probability=0.25),
+    Linear(out_features=16, parameters="called_again"),
+    InPlace(operation="relu_"),
+    Linear(out_features=16, bias=False),
+    Rearrange(how="reshape_twice"),
+    Linear(out_features=16, bias=False, parameters="tied", weight_operation="cast_and_back"),
+    Cast(dtype="bfloat16", body=(RMSNorm(),)),
+    ExtraOutput(gradient=False),
+)
+
+SHARED_MODULE = """\
+class Model(nn.Module):
+    def forward(self, x):
+        extra_0 = x
+        x = x.clone()
+        x = F.linear(x, 0.5 * self.layer_0.weight, self.layer_0_weight)
+        x = F.dropout(x, 0.25, self.training)
+        x = F.linear(x, self.layer_0.weight, self.layer_0_weight)
+        x = x.clone()
+        x.relu_()
+        x = F.linear(x, self.layer_1.weight)
+        x = x.reshape(-1).reshape(x.shape)
+        x = F.linear(x, self.layer_1_weight.to(torch.bfloat16).type_as(self.layer_1_weight))
+        x_8 = x.to(torch.bfloat16)
+        x_8 = F.rms_norm(x_8, (16,), self.layer_2.weight, 1e-05)
+        x = x_8.type_as(x)
+        extra_1 = x
+        return x, extra_0, extra_1
+"""
+
+
+def test_shared_parameters_extra_outputs_and_names() -> None:
+    assert module_source(SHARED, 16, "colliding") == SHARED_MODULE
+    assert function_source(SHARED, 16, "like_proxies").startswith("def model(x, t0, t1, t2, t3, t4):\n")
+    assert parameter_slots(SHARED, 16) == {
+        "1.weight": "1.weight",
+        "1.bias": "1.bias",
+        "5.weight": "5.weight",
+        "7.weight": "5.weight",
+        "8.0.weight": "8.0.weight",
+    }
+    case = Case(layers=SHARED, input=Input(features=16))
+    values = make_parameters(case)
+    assert {name: value.dtype for name, value in values.items()} == {
+        "1.weight": torch.float32,
+        "1.bias": torch.float32,
+        "5.weight": torch.float32,
+        "8.0.weight": torch.bfloat16,
+    }
+    module = make_module(SHARED, 16, {n: nn.Parameter(v) for n, v in values.items()}, "nested").eval()
+    assert module.layer_5.weight is module.layer_7.weight, "tied"
+    x = torch.randn(4, 16)
+    output, first, last = module(x)
+    assert first is x
+    assert last is output
+
+
+@pytest.mark.parametrize("how", REARRANGE_EXPRESSIONS)
+@pytest.mark.parametrize("batch", [(), (3,), (2, 0), (2, 3, 4)])
+def test_rearrangements_keep_values_and_shape(how: str, batch: tuple[int, ...]) -> None:
+    x = torch.randn(*batch, 8)
+    assert torch.equal(compile_function((Rearrange(how=how),), 8)(x), x)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"), [("relu_", [0.0, 2.0]), ("mul_", [-0.5, 1.0]), ("add_", [0.0, 3.0])]
+)
+def test_operations_in_place_leave_the_input_alone(operation: str, expected: list[float]) -> None:
+    x = torch.tensor([-1.0, 2.0])
+    assert compile_function((InPlace(operation=operation),), 2)(x).tolist() == expected  # type: ignore[arg-type]
+    assert x.tolist() == [-1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("operation", "factor"), [("none", 1), ("scale", 0.5), ("transpose_twice", 1), ("reshape_twice", 1)]
+)
+def test_operations_on_the_weight(operation: str, factor: float) -> None:
+    weight = torch.randn(4, 6)
+    assert torch.equal(weight_operation(weight, operation), factor * weight)  # type: ignore[arg-type]
+    assert torch.equal(weight_operation(weight, "cast_and_back"), weight.bfloat16().float())
 
 
 POINTS = [-3.0, -0.5, 0.0, 0.25, 2.0]

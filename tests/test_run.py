@@ -45,12 +45,13 @@ V2 = Case(layers=(LINEAR, Activation(), LINEAR), input=GIVEN, steps=STEPS)
 V1 = replace(V2, jit=Jit(executor="transformer_engine_v1"))
 TORCH = replace(V2, layers=(LayerNorm(), LINEAR, Activation(function="gelu")), jit=Jit(executor="torch"))
 FUSER = replace(V2, layers=(LayerNorm(), LINEAR, Activation(), LINEAR), jit=None, fuser=Fuser())
-CASES = {"v2": V2, "v1": V1, "torch": TORCH, "fuser": FUSER}
+TE_OPS = replace(FUSER, fuser=Fuser(hide_parameters="never"), precision=Precision(recipe=None))
+CASES = {"v2": V2, "v1": V1, "torch": TORCH, "fuser": FUSER, "te_ops": TE_OPS}
 
 needs_v1 = pytest.mark.skipif(not V1_WORKS, reason="Thunder's v1 executor needs a TE before 2.10")
 
 
-@pytest.mark.parametrize("name", ["v2", pytest.param("v1", marks=needs_v1), "torch", "fuser"])
+@pytest.mark.parametrize("name", ["v2", pytest.param("v1", marks=needs_v1), "torch", "fuser", "te_ops"])
 def test_every_way_of_running_a_case(name: str) -> None:
     case = CASES[name]
     verdict, (subject, reference) = observe(case)
@@ -66,19 +67,19 @@ def test_every_way_of_running_a_case(name: str) -> None:
         assert len(side.steps) == len(case.steps)
         for step in side.steps:
             assert step.input_unchanged
-            assert step.output_requires_grad
+            assert step.outputs_require_grad == (True,)
             assert step.input_gradient is not None
             assert set(step.parameter_gradients) == set(make_parameters(case))
             assert None not in step.parameter_gradients.values()
         first, second = side.steps
-        assert not torch.equal(first.output, second.output), "every step has data of its own"
-        if name != "torch":
+        assert not torch.equal(first.outputs[0], second.outputs[0]), "every step has data of its own"
+        if name not in ("torch", "te_ops"):
             assert set(first.fp8_state) == {str(i) for i, layer in enumerate(case.layers) if layer == LINEAR}
             for states in second.fp8_state.values():
                 assert set(states) == {"input", "weight", "grad_output"}
                 assert all(bool(state.amax_history.any()) for state in states.values())
                 assert all(float(state.scale) != 1 for state in states.values())
-    assert len(subject.compilations) == (0 if name == "fuser" else 1)
+    assert len(subject.compilations) == (0 if name in ("fuser", "te_ops") else 1)
 
 
 def test_the_two_te_paths_agree_with_torch_within_fp8() -> None:
@@ -87,7 +88,7 @@ def test_the_two_te_paths_agree_with_torch_within_fp8() -> None:
     for case in (V2, *([V1] if V1_WORKS else [])):
         for side in observe(case)[1]:
             for ours, theirs in (
-                (side.steps[0].output, plain.output),
+                (side.steps[0].outputs[0], plain.outputs[0]),
                 (side.steps[0].input_gradient, plain.input_gradient),
             ):
                 assert ours is not None
@@ -102,9 +103,9 @@ def test_modes_and_specialisations() -> None:
     verdict, (subject, reference) = observe(case)
     assert verdict.findings == ()
     for side in (subject, reference):
-        assert [step.output_requires_grad for step in side.steps] == [True, False, False, True, True]
+        assert [step.outputs_require_grad for step in side.steps] == [(True,), (False,), (False,), (True,), (True,)]
         assert [step.input_gradient is None for step in side.steps] == [False, True, True, False, False]
-        assert [len(step.output) for step in side.steps] == [16, 16, 16, 32, 16]
+        assert [len(step.outputs[0]) for step in side.steps] == [16, 16, 16, 32, 16]
         assert [bool(step.fp8_state) for step in side.steps] == [True, False, False, True, True]
     assert [compilation.step for compilation in subject.compilations] == [0, 1, 2, 3]
     assert verdict.te_linears == 4
@@ -151,7 +152,7 @@ def test_a_frozen_model_has_no_gradients() -> None:
     assert verdict.findings == ()
     for side in sides:
         assert {*side.steps[0].parameter_gradients.values(), side.steps[0].input_gradient} == {None}
-        assert not side.steps[0].output_requires_grad
+        assert side.steps[0].outputs_require_grad == (False,)
 
 
 def dirty_the_process() -> None:
@@ -226,7 +227,7 @@ def test_the_grad_entry_gives_all_gradients_and_no_output(executor: Executor) ->
     for side in sides:
         assert side.failure is None
         for step in side.steps:
-            assert step.output is None
+            assert step.outputs == ()
             assert all(gradient is not None for gradient in (step.input_gradient, *step.parameter_gradients.values()))
     assert verdict.findings == ()
     assert (verdict.te_linears > 0) == (executor == "transformer_engine")

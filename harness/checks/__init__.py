@@ -13,10 +13,13 @@ from harness.checks import (
     definitions,
     exceptions,
     fp8_state,
+    fp8_update,
     gradients,
     inputs,
     names,
     outputs,
+    random_operations,
+    recomputation,
     stateful_symbols,
 )
 from harness.checks.base import Finding, Run
@@ -27,8 +30,10 @@ TRACE_CHECKS: tuple[Check, ...] = (
     stateful_symbols.check,
     names.check,
     stateful_symbols.check_recomputation,
+    random_operations.check,
     definitions.check,
     claims.check,
+    recomputation.check,
 )
 """Those that look at the compiled traces alone: no reference is needed, and a fault shows before numbers go wrong."""
 
@@ -39,6 +44,7 @@ CHECKS: tuple[Check, ...] = (
     fp8_state.check,
     outputs.check,
     gradients.check,
+    fp8_update.check,
 )
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from harness.checks.base import Evidence, Finding, Run, kind_at
+from harness.compare import gradient_key
 
 
 class GradientDiffers(Finding):
@@ -50,7 +51,7 @@ def _compare(run: Run, index: int, name: str, ours: Tensor | None, theirs: Tenso
             run, f"{place}: None in {side} only", stage="backward", where=_kind(run, name), evidence=_evidence(name)
         )
         return
-    difference = run.comparison.difference(f"{index} gradient {name}", ours, theirs)
+    difference = run.comparison.difference(gradient_key(index, name), ours, theirs)
     if difference is not None:
         yield GradientDiffers(
             run, f"{place}: {difference}", stage="backward", where=_kind(run, name), evidence=_evidence(name)

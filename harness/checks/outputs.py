@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from harness.checks.base import Finding, Run
+from harness.compare import output_key, output_name
 
 
 class OutputDiffers(Finding):
@@ -33,21 +34,21 @@ def check(run: Run) -> Iterator[Finding]:
     """A finding for the first step that differs."""
     for index, (ours, theirs) in enumerate(zip(run.subject.steps, run.reference.steps, strict=False)):
         mode = run.case.steps[index].mode
-        if ours.output_requires_grad != theirs.output_requires_grad:
+        if ours.outputs_require_grad != theirs.outputs_require_grad:
             yield OutputRequiresGrad(
                 run,
-                f"step {index}: the output requires grad: {ours.output_requires_grad}, in the reference: "
-                f"{theirs.output_requires_grad}",
+                f"step {index}: the outputs require grad: {ours.outputs_require_grad}, in the reference: "
+                f"{theirs.outputs_require_grad}",
                 stage=mode,
                 where="output",
             )
             return
-        if ours.output is None or theirs.output is None:
-            continue
-        difference = run.comparison.difference(f"{index} output", ours.output, theirs.output)
-        if difference is not None:
-            yield OutputDiffers(run, f"step {index}, output: {difference}", stage=mode, where="output")
-            return
+        for number, (our_output, their_output) in enumerate(zip(ours.outputs, theirs.outputs, strict=True)):
+            difference = run.comparison.difference(output_key(index, number), our_output, their_output)
+            if difference is not None:
+                name = output_name(number)
+                yield OutputDiffers(run, f"step {index}, {name}: {difference}", stage=mode, where=name.split(" #")[0])
+                return
     raised = run.subject.failure or run.reference.failure
     if raised is None and len(run.subject.steps) != len(run.reference.steps):
         counts = f"{len(run.subject.steps)} steps against {len(run.reference.steps)}"

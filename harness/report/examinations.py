@@ -93,6 +93,21 @@ names = [bsym.sym.name for bsym in <forward>.bound_symbols]
 claimed = sum(name == "te_functional_linear_fwd" or name.startswith("te_linear_") for name in names)
 faults = [] if claimed == <linears> else [f"TE runs {claimed} linears, and can run <linears>"]
 """
+DRAWS = """
+def draws(bsym):
+    \'\'\'How many random operations a bound symbol holds.\'\'\'
+    return int(bsym.sym.name == "uniform") or sum(map(draws, bsym.subsymbols))
+""".replace("'''", '"""')
+RANDOM = """
+counts = [sum(map(draws, trace.bound_symbols)) for trace in thunder.last_traces(jitted)]
+faults = [f"random operations in the traces, pass by pass: {counts}"] if len(set(counts)) > 1 else []
+"""
+SAVED = """
+trace = <forward>
+arguments = {proxy.name for proxy in tree_iter((trace.args, trace.kwargs)) if hasattr(proxy, "name")}
+saved = {proxy.name for proxy in trace.output[1][0]} - arguments
+faults = [f"forward saves {name}" for name in sorted(saved)] if len(saved) >= <linears> else []
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +129,8 @@ EXAMINATIONS = {
     "used before definition": Examination(DEFINITIONS, ("from thunder.core.pytree import tree_iter",)),
     "used after deletion": Examination(DEFINITIONS, ("from thunder.core.pytree import tree_iter",)),
     "claims": Examination(CLAIMS),
+    "random operations": Examination(RANDOM, (), DRAWS),
+    "recomputation": Examination(SAVED, ("from thunder.core.pytree import tree_iter",)),
 }
 """By the name of the check."""
 
@@ -136,7 +153,7 @@ SPECIAL = {
 def examination(check: str, stage: str, where: str, linears: int) -> Examination | None:
     """The examination for a bucket; None for a check that does not look at traces.
 
-    ``linears`` is the number of linears that TE has to claim.
+    ``linears`` is the number of linears that TE has to claim, or of regions that backward computes again.
     """
     found = SPECIAL.get((check, stage), EXAMINATIONS.get(check))
     if found is None:

@@ -9,9 +9,9 @@ from harness import te_executors
 from harness.case import Case
 from harness.checks.base import Finding
 from harness.precision import claimed_linears
-from harness.program import all_parameter_names, argument_name, function_source, module_source
+from harness.program import function_source, module_source, parameter_expressions
 from harness.report.examinations import Examination, examination
-from harness.report.pieces import LINE, indented, input_function, parameter_lines
+from harness.report.pieces import LINE, indented, input_function, parameter_lines, shared_parameters
 from harness.report.writer import EXCEPTIONS, Writer, ending
 
 EXACT = {"F.relu", "torch.chunk", "torch.is_grad_enabled"}
@@ -27,10 +27,14 @@ class JitProgram(Writer):
         self.jit = case.jit
         self.is_module = case.jit.entry == "module"
         source = module_source if self.is_module else function_source
-        self.model = source(case.layers, case.input.features).rstrip().splitlines()
+        self.model = source(case.layers, case.input.features, case.jit.names).rstrip().splitlines()
         self.imports.subjects.add("import thunder")
-        self.names = [argument_name(name) for name in all_parameter_names(case.layers)]
-        self.all = "*parameters.values()" if self.names else ""
+        self.shared = shared_parameters(case)
+        arguments = list(parameter_expressions(case.layers, case.input.features, case.jit.names).values())
+        self.names = arguments
+        self.all = "*parameters.values()" if arguments else ""
+        if self.shared:
+            self.all = ", ".join(f'parameters["{self.shared.get(name, name)}"]' for name in arguments)
         # FP8 state is compared where nothing that a user looks at goes wrong, and where one state is the whole of it.
         numbers = not {"output", "gradient", "gradient missing"}.isdisjoint(checks)
         self.compares_states = self.check.startswith("fp8") and not numbers and not self.steps.several_shapes
@@ -55,8 +59,30 @@ class JitProgram(Writer):
         if self.is_module:
             lines += ["model = Model()"]
             if self.names:
-                lines += ["for name, value in parameters.items():", "    model.register_parameter(name, value)"]
+                lines += self._registration()
         return lines
+
+    def _registration(self) -> list[str]:
+        """Put the parameters into the module, or into submodules of it."""
+        items = "parameters"
+        if self.shared:
+            pairs = ", ".join(f'"{name}": parameters["{owner}"]' for name, owner in self.shared.items())
+            items = f"(parameters | {{{pairs}}})"
+        head = f"for name, value in {items}.items():"
+        if not any("." in name for name in self.names):
+            return [head, "    model.register_parameter(name, value)"]
+        return [
+            head,
+            '    owner, _, attribute = name.rpartition(".")',
+            "    if owner and not hasattr(model, owner):",
+            "        model.add_module(owner, nn.Module())",
+            "    model.get_submodule(owner).register_parameter(attribute, value)",
+        ]
+
+    def _joined(self, call: str) -> str:
+        """One tensor of all outputs, where the model gives several."""
+        several = "," in self.model[-1].partition("return ")[2]
+        return f"torch.cat([output.flatten() for output in {call}])" if several else call
 
     def _jit_line(self) -> list[str]:
         options = []
@@ -93,7 +119,7 @@ class JitProgram(Writer):
         contexts = [self.autocast()] if self._uses_autocast else []
         if self.jit.entry == "grad":
             return lines + self.forward_lines(call, contexts)
-        return lines + self.forward_lines(f"y = {call}", contexts) + self.backward_lines()
+        return lines + self.forward_lines(f"y = {self._joined(call)}", contexts) + self.backward_lines()
 
     def _examined(self, look: Examination) -> list[str]:
         for line in look.imports:
@@ -112,7 +138,11 @@ class JitProgram(Writer):
 
     def _raising_reference(self) -> list[str]:
         contexts = [self.autocast()] if self._uses_autocast else []
-        lines = [self.input_line(), *self.forward_lines("y = eager(x)", contexts), *self.backward_lines()]
+        lines = [
+            self.input_line(),
+            *self.forward_lines(f"y = {self._joined('eager(x)')}", contexts),
+            *self.backward_lines(),
+        ]
         functions = [self._te_linear(), self._alone(), self._eager()]
         return [
             *self._definitions(*functions),
@@ -130,10 +160,15 @@ class JitProgram(Writer):
         options = "device=device"
         if kind == "te.Linear" or self.case.input.dtype != "float32":
             options += f", {'dtype' if kind == 'te.ops.Linear' else 'params_dtype'}=weight.dtype"
-        key = "(weight, x.shape)" if self.steps.several_shapes else "weight"
+        # Every call has a state of its own in the JIT, also of a weight that is used twice.
+        weights = [expression for line in self.model for expression in re.findall(r"F\.linear\(\w+, ([^,)]+)", line)]
+        key, counted = ("(weight, x.shape)" if self.steps.several_shapes else "weight"), []
+        if self.shared or len(set(weights)) < len(weights):
+            key, counted = key.replace("weight", "len(calls)"), ["    calls.append(weight)"]
         lines = [
             "def te_linear(x, weight, bias=None):",
             f'    """F.linear as a {kind} of its own, with the same parameters."""',
+            *counted,
             f"    if {key} not in linears:",
             f"        linears[{key}] = linear = {kind}(*weight.shape[::-1], bias=bias is not None, {options})",
             '        linear.register_parameter("weight", weight)',
@@ -142,12 +177,18 @@ class JitProgram(Writer):
             f"    return linears[{key}](x)",
         ]
         if not self._all_claimed:
-            lines[2:2] = [
+            lines[2 + len(counted) : 2 + len(counted)] = [
                 "    fits = x[..., 0].numel() % 8 == 0 and weight.shape[0] % 8 == 0 and weight.shape[1] % 16 == 0",
                 "    if not (fits and torch.is_grad_enabled()):  # such a linear is left to torch",
                 "        return nn.functional.linear(x, weight, bias)",
             ]
         return lines
+
+    def _state_of_linears(self) -> list[str]:
+        """What ``te_linear`` remembers."""
+        lines = self._te_linear()
+        counts = any("calls.append" in line for line in lines)
+        return ["linears = {}" if not counts else "linears, calls = {}, []"] if lines else []
 
     @property
     def _claims_any(self) -> bool:
@@ -180,6 +221,8 @@ class JitProgram(Writer):
         if not self._uses_autocast:  # v1 has its recipe from thunder.jit, and `run` no autocast
             patches.append(self.autocast())
         call = "model(x)" if self.is_module else f"model(x, {self.all})"
+        if self._te_linear() and any("calls.append" in line for line in self._te_linear()):
+            prepare.append("calls.clear()")
         body = [f"    return {call}"]
         if self.jit.entry == "grad" and self.check not in EXCEPTIONS:
             body = [f"    y = {call}", "y.backward(torch.ones_like(y))"]
@@ -237,9 +280,9 @@ class JitProgram(Writer):
         """``def run(model)``: outputs and gradients of all steps, with the same data for every model."""
         returns = self.jit.entry != "grad"
         contexts = [self.autocast()] if self._uses_autocast else []
-        step = [*self.data_lines(), "for leaf in parameters.values():", "    leaf.grad = None"]
-        step += self.forward_lines("y = model(x)" if returns else "model(x)", contexts)
-        step += self.backward_lines("gradient") if returns else []
+        step = [self.seed_line, self.input_line(), "for leaf in parameters.values():", "    leaf.grad = None"]
+        step += self.forward_lines(f"y = {self._joined('model(x)')}" if returns else "model(x)", contexts)
+        step += [self.gradient_seed_line, *self.backward_lines()] if returns else []
         reset = "FP8GlobalStateManager.reset()  # the two sides must not share TE's global state"
         if self.compares_states:
             return [
@@ -300,7 +343,7 @@ class JitProgram(Writer):
             *states,
             self._run_function(),
         ]
-        lines = [*self._definitions(*functions), "linears = {}", *self.recipe_lines(), *self._jit_line()]
+        lines = [*self._definitions(*functions), *self._state_of_linears(), *self.recipe_lines(), *self._jit_line()]
         if self._uses_autocast:
             self.imports.standard.add("import os")
             lines.append('os.environ["NVTE_UNFUSED_FP8_UPDATE"] = "1"  # eager TE then updates scales as Thunder does')
@@ -348,7 +391,7 @@ class JitProgram(Writer):
         ]
 
     def _step_in_dtype(self) -> list[str]:
-        data = self.data_lines()
+        data = [self.seed_line, self.input_line()]
         x = next(line for line in data if line.startswith("x = "))
         cut = x.index(".requires_grad_(") if ".requires_grad_(" in x else len(x)
         data[data.index(x)] = f"{x[:cut]}.to(dtype){x[cut:]}"
@@ -359,6 +402,6 @@ class JitProgram(Writer):
             pairs = 'zip(["x", *parameters], gradients)'
             body += self.forward_lines(f"gradients = {call}", [])
             return [*body, f'observed |= {{f"{label}gradient of {{name}}": gradient for name, gradient in {pairs}}}']
-        body += self.forward_lines(f"y = {call}", [])
-        body += self.backward_lines("gradient.to(dtype)")
+        body += self.forward_lines(f"y = {self._joined(call)}", [])
+        body += [self.gradient_seed_line, *self.backward_lines("torch.randn(y.shape).to(y)")]
         return body + self.observing_lines('{"x": x, **parameters}')

@@ -43,7 +43,7 @@ class PipelineProgram(Writer):
             if function:
                 lines += [*function, "", ""]
         if self.check in EXCEPTIONS:
-            step = [*self.data_lines(), *self._forward_and_backward("hidden_parameters(model)")]
+            step = [self.seed_line, self.input_line(), *self._forward_and_backward("hidden_parameters(model)")]
             return [*lines, *self._wrapped_model(), *self.recipe_lines(), *self.tried(self.steps.loop(step))]
         return lines + self._compared()
 
@@ -98,11 +98,12 @@ class PipelineProgram(Writer):
     def _forward_and_backward(self, hiding: str) -> list[str]:
         """Forward and backward; ``hiding`` is the text of a context in which the parameters are hidden."""
         contexts = [] if self.recipe == "None" else [self.autocast()]
-        forward, backward = self.forward_lines("y = model(x)", contexts), self.backward_lines("gradient")
+        forward = [*self.forward_lines("y = model(x)", contexts), self.gradient_seed_line]
+        backward = self.backward_lines()
         match self.hiding:
             case "from_start":
                 # Of what forward gives without its parameters nothing may be differentiable.
-                optional = ["if y.requires_grad:", "    y.backward(gradient)"]
+                optional = ["if y.requires_grad:", "    y.backward(torch.randn_like(y))"]
                 return [f"with {hiding}:", *indented([*forward, *optional])]
             case "between_forward_and_backward":
                 return [*forward, f"with {hiding}:", *indented(backward)]
@@ -111,7 +112,7 @@ class PipelineProgram(Writer):
 
     def _compared(self) -> list[str]:
         hides = "hidden_parameters" if self.hiding not in ("fsdp", "never") else ""
-        step = [*self.data_lines(), "for leaf in leaves.values():", "    leaf.grad = None"]
+        step = [self.seed_line, self.input_line(), "for leaf in leaves.values():", "    leaf.grad = None"]
         if hides:
             self.imports.standard.add("from contextlib import nullcontext")
         step += self._forward_and_backward("(hidden_parameters if hides else nullcontext)(model)")

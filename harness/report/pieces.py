@@ -14,7 +14,7 @@ import msgspec
 from harness import build
 from harness.case import Case, Data, Distribution, Fuser, Input, Jit, Precision, Step
 from harness.precision import make_recipe
-from harness.program import all_parameter_names, argument_name
+from harness.program import parameter_expressions, parameter_slots
 
 INDENT = "    "
 LINE = 118
@@ -24,7 +24,7 @@ CARRIED_OVER: dict[type[Data], set[str]] = {
     Input: {"batch", "features", "dtype", "distribution", "requires_grad"},
     Precision: {"recipe", "recipe_object"},
     Step: {"mode", "batch"},
-    Jit: {"executor", "cache", "entry"},
+    Jit: {"executor", "cache", "entry", "names"},
     Fuser: {"hide_parameters"},
 }
 """The fields of a case that a program follows; ``left_out`` names all others that matter."""
@@ -50,26 +50,45 @@ def placement(case: Case) -> str:
 
 def parameter_lines(case: Case) -> list[str]:
     """``parameters = {...}``: random values of the right shapes, in the order of the model's arguments."""
-    values = build.make_parameters(case)
-    names = all_parameter_names(case.layers)
-    if not names:
+    own = own_parameters(case)
+    if not own:
         return ["parameters = {}"]
-    shapes = [f'"{argument_name(name)}": {tuple(values[name].shape)!r}' for name in names]
+    values = {expression: build.make_parameters(case)[name] for name, expression in own.items()}
+    frozen = [expression for name, expression in own.items() if name in build.frozen_parameters(case.layers)]
+    shapes = [f'"{expression}": {tuple(value.shape)!r}' for expression, value in values.items()]
     # The scale of a norm is around 1; a tensor of few values does not tell.
-    ones = [name for name in names if values[name].numel() >= 16 and round(float(values[name].float().mean())) == 1]
-    fixed = [name for name in names if name in build.frozen_parameters(case.layers)]
-    value, options = f"torch.randn(shape{placement(case)}) / shape[-1] ** 0.5", ""
+    ones = [name for name, value in values.items() if value.numel() >= 16 and round(float(value.float().mean())) == 1]
+    plain = build.DTYPES[case.input.dtype]
+    others = [f'"{name}": {value.dtype}' for name, value in values.items() if value.dtype != plain]
+    text, options = f"torch.randn(shape{placement(case)}) / shape[-1] ** 0.5", ""
     lines = filled("shapes = {", shapes, "}")
     if ones:
-        lines += filled("around_one = {", [f'"{argument_name(name)}"' for name in ones], "}")
-        value = f"(name in around_one) + {value}"
-    if fixed:
-        lines += filled("frozen = {", [f'"{argument_name(name)}"' for name in fixed], "}")
+        lines += filled("around_one = {", [f'"{name}"' for name in ones], "}")
+        text = f"(name in around_one) + {text}"
+    if others:
+        lines += filled("dtypes = {", others, "}")
+        text = f"({text}).to(dtypes.get(name, {plain}))"
+    if frozen:
+        lines += filled("frozen = {", [f'"{name}"' for name in frozen], "}")
         options = ", requires_grad=name not in frozen"
-    return [
-        *lines,
-        f"parameters = {{name: nn.Parameter({value}{options}) for name, shape in shapes.items()}}",
-    ]
+    return [*lines, f"parameters = {{name: nn.Parameter({text}{options}) for name, shape in shapes.items()}}"]
+
+
+def own_parameters(case: Case) -> dict[str, str]:
+    """The name in the program of every parameter, by its name in the case; a shared one goes by that of its owner."""
+    layers, width = case.layers, case.input.features
+    names = "plain" if case.jit is None else case.jit.names
+    expressions = parameter_expressions(layers, width, names)
+    return {name: expressions[slot] for slot, name in parameter_slots(layers, width).items() if slot == name}
+
+
+def shared_parameters(case: Case) -> dict[str, str]:
+    """Arguments and attributes that hold the parameter of another one, with the name of that one."""
+    layers, width = case.layers, case.input.features
+    names = "plain" if case.jit is None else case.jit.names
+    expressions = parameter_expressions(layers, width, names)
+    slots = parameter_slots(layers, width)
+    return {expressions[slot]: expressions[name] for slot, name in slots.items() if slot != name}
 
 
 def filled(head: str, items: list[str], tail: str) -> list[str]:
@@ -104,7 +123,7 @@ def distribution_source(distribution: Distribution) -> str:
 
 def input_text(case: Case, batch: str) -> str:
     """The expression of a step's input, whose leading dimensions are given as text."""
-    shape = f"{batch}, {case.input.features}"
+    shape = f"{batch}{case.input.features}"
     if case.input.distribution == "normal":
         return f"torch.randn({shape}{placement(case)})"
     dtype = "" if case.input.dtype == "float32" else f", torch.{case.input.dtype}"
@@ -148,8 +167,8 @@ class Steps:
 
     @property
     def batch(self) -> str:
-        """The leading dimensions of the input, as text."""
-        return ", ".join(map(str, build.step_batch(self.case, 0))) if self.uniform else "*batch"
+        """The leading dimensions of the input, as text with a comma after each."""
+        return "".join(f"{size}, " for size in build.step_batch(self.case, 0)) if self.uniform else "*batch, "
 
     @property
     def label(self) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import builtins
 from dataclasses import dataclass, field
 
-from harness.case import Case, output_width
+from harness.case import Case
 from harness.checks.base import Finding
 from harness.precision import differentiated
-from harness.report.pieces import Steps, indented, input_text, placement, recipe_text
+from harness.report.pieces import Steps, indented, input_text, recipe_text
 
 EXCEPTIONS = ("exception", "reference exception", "different exceptions")
 """Checks whose programs only run the case."""
@@ -96,25 +96,31 @@ class Writer:
     def forward_lines(self, call: str, contexts: list[str]) -> list[str]:
         """``y = call`` in its contexts."""
         if not self.steps.uniform:
-            contexts = ['torch.set_grad_enabled(mode == "train")', *contexts]
+            grad = 'torch.set_grad_enabled(mode == "train")'
+            if any(step.mode == "inference" for step in self.case.steps):
+                grad = f'torch.inference_mode() if mode == "inference" else {grad}'
+            contexts = [grad, *contexts]
         if not contexts:
             return [call]
         return [f"with {', '.join(contexts)}:", f"    {call}"]
 
     def backward_lines(self, gradient: str = "torch.randn_like(y)") -> list[str]:
         """``y.backward(...)`` where there is a backward pass."""
-        line = f"y.backward({gradient})"
+        line = f"y.backward({gradient})"  # of whatever shape the outputs have
         if self.steps.uniform and differentiated(self.case, 0) and self.check != "output requires grad":
             return [line]
         return ["if y.requires_grad:", f"    {line}"]
 
-    def data_lines(self) -> list[str]:
-        """Input and output gradient of a step; the same for all models, whatever random numbers these draw."""
-        seed = "torch.manual_seed(1)" if self.steps.last == 0 else "torch.manual_seed(step + 1)"
-        width = output_width(self.case.layers, self.case.input.features)
-        gradient = f"gradient = torch.randn({self.steps.batch}, {width}{placement(self.case)})"
-        entry = None if self.case.jit is None else self.case.jit.entry
-        return [f"{seed}  # the same data for all", self.input_line(), *([] if entry == "grad" else [gradient])]
+    @property
+    def seed_line(self) -> str:
+        """The same random numbers for all models, whatever these draw when they are made."""
+        seed = "1" if self.steps.last == 0 else "step + 1"
+        return f"torch.manual_seed({seed})  # the same data for all"
+
+    @property
+    def gradient_seed_line(self) -> str:
+        """Of the output gradient: with the seed of the input, the input gradient of a norm nearly cancels."""
+        return f"torch.manual_seed({'2' if self.steps.last == 0 else 'step + 101'})"
 
     def tried(self, lines: list[str]) -> list[str]:
         """The lines, of which an exception is the finding."""

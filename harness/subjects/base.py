@@ -6,9 +6,9 @@ import abc
 import os
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +24,10 @@ class QuantizerState:
 
     scale: Tensor
     amax_history: Tensor
+    format: str
+    """What its quantizer casts to: ``E4M3`` or ``E5M2``."""
+    own_columns: bool
+    """Whether its quantizer reads this scale and writes into this history."""
 
 
 LinearState = Mapping[str, QuantizerState]
@@ -34,12 +38,14 @@ LinearState = Mapping[str, QuantizerState]
 class StepObservation:
     """What one step gave. All tensors are detached copies."""
 
-    output: Tensor | None
-    """None when the entry gives gradients only."""
-    output_requires_grad: bool
+    outputs: tuple[Tensor, ...]
+    """The last layer's output and then the extra ones; empty when the entry gives gradients only."""
+    outputs_require_grad: tuple[bool, ...]
     input_unchanged: bool
     input_gradient: Tensor | None
+    """As it is after the last step: a backward may be deferred."""
     parameter_gradients: Mapping[str, Tensor | None]
+    """As they are after this step, before the optimizer changes anything."""
     fp8_state: Mapping[str, LinearState]
     """By the path of the linear in the case; a linear that TE does not run has no entry."""
 
@@ -99,18 +105,40 @@ class Subject(abc.ABC):
         """The leaf tensors by their name in the case."""
 
     @abc.abstractmethod
-    def forward(self, index: int, x: Tensor) -> Tensor:
-        """The output of step ``index`` for input ``x`` of shape [*batch, features]."""
+    def forward(self, index: int, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """The output of step ``index`` for input ``x`` of shape [*batch, features]; a tuple with extra outputs."""
+
+    def replace_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Go on with other parameter objects."""
+        raise NotImplementedError(f"{self.name} keeps its parameter objects")
 
     def set_training(self, training: bool) -> None:  # noqa: B027 - subjects without modules have no mode
         """Switch the modules between training and evaluation mode."""
+
+    def input_values(self, index: int) -> Tensor:
+        """The input of step ``index`` on the device, contiguous."""
+        return build.make_input(self.case, index).to(self.device)
+
+    def output_gradient(self, index: int, output: int) -> Tensor:
+        """The gradient of an output of step ``index`` on the device."""
+        return build.make_output_gradient(self.case, index, output).to(self.device)
+
+    def parameter_values(self, index: int | None) -> dict[str, Tensor]:
+        """The initial values of the parameters on the device, or those that step ``index`` loads."""
+        return {name: value.to(self.device) for name, value in build.make_parameters(self.case, index).items()}
+
+    def optimized(self) -> None:  # noqa: B027 - most subjects need not know
+        """Called after an optimizer changed the parameters."""
 
     def before_backward(self, index: int) -> AbstractContextManager[None]:
         """A context around the backward pass of step ``index``."""
         return nullcontext()
 
+    def finish_backward(self) -> None:  # noqa: B027 - most subjects leave all to autograd
+        """Called after autograd's backward, inside the same contexts."""
+
     def around_step(self, index: int) -> AbstractContextManager[None]:
-        """A context around all of step ``index``."""
+        """A context around the forward of step ``index``, and around its backward."""
         return nullcontext()
 
     def fp8_state(self, index: int) -> Mapping[str, LinearState]:
@@ -121,65 +149,170 @@ class Subject(abc.ABC):
         """What the JIT has compiled so far."""
         return []
 
-    def observe(self) -> Observation:
-        """Run all steps. An exception of the subject ends the run and is part of the observation."""
+    def observe(self, until: Callable[[Compilation], bool] | None = None) -> Observation:
+        """Run all steps. An exception of the subject ends the run and is part of the observation.
+
+        ``until`` sees what each step compiled; when it is satisfied, no further step is run.
+        """
         observation = Observation(self.name)
+        inputs: list[Tensor] = []
         try:
             # What the subject warns of is no finding, and must not become an exception inside it under `-W error`.
             with _environment(self.environment), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 with _guard("preparation"):
                     self.prepare()
-                for index, step in enumerate(self.case.steps):
-                    with self.around_step(index):
-                        observation.steps.append(self._observe_step(index, step))
+                self._observe_steps(observation.steps, inputs, until)
         except _Failed as failed:
             observation.failure = failed.failure
+        observation.steps = [
+            replace(step, input_gradient=_copy(x.grad)) for step, x in zip(observation.steps, inputs, strict=False)
+        ]
         observation.compilations = self.compilations()
         return observation
 
     def gradients_only(self, index: int, x: Tensor) -> None:
         """Leave the gradients of the sum of the output in ``.grad`` of ``x`` and of the parameters."""
         output = self.forward(index, x)
+        assert isinstance(output, Tensor), "the entry `grad` has one output"
         output.backward(torch.ones_like(output))
+        self.finish_backward()
 
-    def _observe_step(self, index: int, step: Step) -> StepObservation:
-        train = step.mode == "train"
-        values = build.make_input(self.case, index).to(self.device)
-        x = values.clone().requires_grad_(train and self.case.input.requires_grad)
-        for parameter in self.parameters().values():
-            parameter.grad = None
+    def _observe_steps(
+        self,
+        observed: list[StepObservation],
+        inputs: list[Tensor],
+        until: Callable[[Compilation], bool] | None,
+    ) -> None:
+        optimizers = Optimizers()
+        waiting: list[_Forward] = []
+        for index, step in enumerate(self.case.steps):
+            if step.before != "nothing":
+                self._change_parameters(index, step.before)
+                optimizers = Optimizers()
+            _clear(self.parameters().values(), step.gradients)
+            values = self.input_values(index)
+            x = build.laid_out(values.clone(), self.case.input.layout)
+            inputs.append(x.requires_grad_(step.mode == "train" and self.case.input.requires_grad))
+            outputs = self._run_step(index, step, x, waiting)
+            observed.append(
+                StepObservation(
+                    outputs=tuple(output.detach().clone() for output in outputs),
+                    outputs_require_grad=tuple(output.requires_grad for output in outputs),
+                    input_unchanged=torch.equal(x.detach(), values),
+                    input_gradient=None,
+                    parameter_gradients={name: _copy(p.grad) for name, p in self.parameters().items()},
+                    fp8_state=self.fp8_state(index),
+                )
+            )
+            if step.optimizer != "none":
+                optimizers.step(step.optimizer, self.parameters().values())
+                self.optimized()
+            new = [compilation for compilation in self.compilations() if compilation.step == index]
+            if until is not None and any(map(until, new)):
+                return
+
+    def _run_step(self, index: int, step: Step, x: Tensor, waiting: list[_Forward]) -> tuple[Tensor, ...]:
+        """Forward and backward of one step, and the backward of an earlier one that waited for it."""
         self.set_training(step.mode != "eval")
         if self.case.jit is not None and self.case.jit.entry == "grad":
-            output = None
-            with _guard(f"gradients of step {index}"):
+            with self.around_step(index), _guard(f"gradients of step {index}"):
+                torch.manual_seed(build.dropout_seed(self.case, index))
                 self.gradients_only(index, x)
-        else:
-            output = self._forward_and_backward(index, x, train)
-        return StepObservation(
-            output=_copy(output),
-            output_requires_grad=output is not None and output.requires_grad,
-            input_unchanged=torch.equal(x.detach(), values),
-            input_gradient=_copy(x.grad),
-            parameter_gradients={name: _copy(p.grad) for name, p in self.parameters().items()},
-            fp8_state=self.fp8_state(index),
+            return ()
+        with self.around_step(index), _guard(f"forward of step {index}"), _grad_mode(step.mode):
+            torch.manual_seed(build.dropout_seed(self.case, index))
+            output = self.forward(index, x)
+        outputs = (output,) if isinstance(output, Tensor) else output
+        is_last = index + 1 == len(self.case.steps)
+        ready = [_Forward(index, outputs)] if step.mode == "train" and (is_last or not step.deferred) else []
+        first = [forward for forward in waiting if self.case.steps[forward.index].backward == "after_next_forward"]
+        for forward in (*first, *ready, *(forward for forward in waiting if forward not in first)):
+            self._backward(forward)
+        waiting[:] = [] if ready or step.mode != "train" else [_Forward(index, outputs)]
+        return outputs
+
+    def _backward(self, forward: _Forward) -> None:
+        roots = [
+            (output, self.output_gradient(forward.index, number))
+            for number, output in enumerate(forward.outputs)
+            if output.requires_grad and build.receives_gradient(self.case, number)
+        ]
+        if not roots:
+            return
+        tensors, gradients = zip(*roots, strict=True)
+        times = 2 if self.case.steps[forward.index].backward == "twice" else 1
+        for time in range(times):
+            with (
+                self.around_step(forward.index),
+                _guard(f"backward of step {forward.index}"),
+                self.before_backward(forward.index),
+            ):
+                torch.autograd.backward(tensors, gradients, retain_graph=time + 1 < times)
+                self.finish_backward()
+
+    def _change_parameters(self, index: int, how: str) -> None:
+        values = self.parameter_values(index)
+        if how == "load_state_dict":
+            with torch.no_grad():
+                for name, parameter in self.parameters().items():
+                    parameter.copy_(values[name])
+            return
+        trainable = build.trainable_parameters(self.case)
+        self.replace_parameters(
+            {name: nn.Parameter(value, requires_grad=name in trainable) for name, value in values.items()}
         )
 
-    def _forward_and_backward(self, index: int, x: Tensor, train: bool) -> Tensor:
-        with _guard(f"forward of step {index}"), torch.set_grad_enabled(train):
-            output = self.forward(index, x)
-        if train and output.requires_grad:
-            gradient = build.make_output_gradient(self.case, index).to(self.device)
-            with _guard(f"backward of step {index}"), self.before_backward(index):
-                output.backward(gradient)
-        return output
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Forward:
+    """A forward whose backward is still to come."""
+
+    index: int
+    outputs: tuple[Tensor, ...]
+
+
+class Optimizers:
+    """torch's optimizers over one set of parameters, made when a step first asks for one."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, torch.optim.Optimizer] = {}
+
+    def step(self, name: str, parameters: Iterable[Tensor]) -> None:
+        """Change the parameters that have a gradient by the optimizer ``name``."""
+        if name not in self._made:
+            trainable = [parameter for parameter in parameters if parameter.requires_grad]
+            if not trainable:
+                return
+            # One tensor at a time: the fused forms are torch's business, not that of the subjects.
+            self._made[name] = (
+                torch.optim.SGD(trainable, lr=2.0**-6, momentum=0.5, foreach=False)
+                if name == "sgd"
+                else torch.optim.AdamW(trainable, lr=2.0**-6, foreach=False)
+            )
+        self._made[name].step()
+
+
+def _clear(parameters: Iterable[Tensor], how: str) -> None:
+    """What ``zero_grad`` does before a step, with and without ``set_to_none``; nothing to accumulate gradients."""
+    for parameter in parameters:
+        if how == "none":
+            parameter.grad = None
+        elif how == "zeroed" and parameter.grad is not None:
+            parameter.grad.zero_()
+
+
+def _grad_mode(mode: str) -> AbstractContextManager[Any]:
+    if mode == "inference":
+        return torch.inference_mode()
+    return torch.set_grad_enabled(mode == "train")
 
 
 def leaf_parameters(case: Case, device: str) -> dict[str, nn.Parameter]:
     """Fresh parameters of the case by name; frozen ones do not require grad."""
-    frozen = build.frozen_parameters(case.layers)
+    trainable = build.trainable_parameters(case)
     return {
-        name: nn.Parameter(value.to(device), requires_grad=name not in frozen)
+        name: nn.Parameter(value.to(device), requires_grad=name in trainable)
         for name, value in build.make_parameters(case).items()
     }
 

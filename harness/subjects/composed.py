@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import torch
 import transformer_engine.pytorch as te
 from torch import Tensor, nn
 
-from harness.build import parameter_names, step_batch
-from harness.case import Activation, AnyLayer, Checkpoint, Linear, Residual, output_width
+from harness.build import DTYPES, drops, parameter_names, step_batch
+from harness.case import (
+    Activation,
+    AnyLayer,
+    Cast,
+    Checkpoint,
+    Dropout,
+    ExtraOutput,
+    Linear,
+    Residual,
+    output_width,
+    parameter_owners,
+)
 from harness.fp8_globals import OwnFp8Globals
 from harness.precision import Recipes, claimed_linears, differentiated
+from harness.program import weight_operation
 from harness.subjects.base import LinearState, Subject, leaf_parameters
 from harness.subjects.parts import run_part
 
@@ -31,7 +44,8 @@ class ComposedSubject(Subject):
         self._recipes = Recipes(self.case)
         self._modules: dict[Any, dict[str, Any]] = {}
         self._globals: dict[Any, OwnFp8Globals] = {}
-        self._differentiated = False
+        self._to_pass_on: list[tuple[Tensor, nn.Parameter]] = []
+        self._owners = parameter_owners(self.case.layers, self.case.input.features)
 
     def parameters(self) -> Mapping[str, Tensor]:
         return self._parameters
@@ -39,13 +53,19 @@ class ComposedSubject(Subject):
     def around_step(self, index: int) -> AbstractContextManager[None]:
         return self._globals.setdefault(self._specialisation(index), OwnFp8Globals()).active()
 
-    def forward(self, index: int, x: Tensor) -> Tensor:
+    def replace_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
+        self._parameters = parameters
+
+    def forward(self, index: int, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         modules = self._modules_of(index)
         claimed = set(claimed_linears(self.case, index))
         self._differentiated = differentiated(self.case, index)
-        recipe = self._recipes.for_step()
+        self._drops = drops(self.case, index)
+        self._extra_outputs: list[Tensor] = []
+        recipe = self._recipes.for_step(index)
         with te.fp8_autocast(enabled=recipe is not None, fp8_recipe=recipe):
-            return self._run_row(modules, claimed, self.case.layers, self.case.input.features, "", x)
+            output = self._run_row(modules, claimed, self.case.layers, self.case.input.features, "", x)
+        return (output, *self._extra_outputs) if self._extra_outputs else output
 
     def fp8_state(self, index: int) -> Mapping[str, LinearState]:
         modules = self._modules_of(index)
@@ -67,8 +87,35 @@ class ComposedSubject(Subject):
         return False
 
     def own_parameters(self, path: str, layer: AnyLayer) -> list[nn.Parameter]:
-        """The parameters of one layer, in ``parameter_names``' order."""
-        return [self._parameters[f"{path}.{name}"] for name in parameter_names(layer)]
+        """The parameters that one layer uses, in ``parameter_names``' order."""
+        owner = self._owners.get(path, path)
+        return [self._parameters[f"{owner}.{name}"] for name in parameter_names(layer)]
+
+    def linear_parameters(self, path: str, layer: Linear) -> list[nn.Parameter]:
+        """Weight and bias for TE's module, which takes parameters only.
+
+        Autograd cannot lead through them to a weight that an operation was computed on, so such a linear gets leaves of
+        its own, whose gradients ``finish_backward`` passes on. So do linears that share parameters: the JIT adds up
+        their gradients before it adds the sum to what earlier steps left, and rounding sees the difference.
+        """
+        own = self.own_parameters(path, layer)
+        if layer.weight_operation == "none" and path not in self._owners and path not in self._owners.values():
+            return own
+        weight, *bias = own
+        computed = [
+            weight_operation(weight, layer.weight_operation),
+            *(parameter.view_as(parameter) for parameter in bias),
+        ]
+        leaves = [nn.Parameter(result.detach(), requires_grad=result.requires_grad) for result in computed]
+        self._to_pass_on += zip(computed, leaves, strict=True)
+        return leaves
+
+    def finish_backward(self) -> None:
+        reached = [(result, leaf) for result, leaf in self._to_pass_on if leaf.grad is not None]
+        if reached:
+            results, leaves = zip(*reached, strict=True)
+            torch.autograd.backward(results, [leaf.grad for leaf in leaves])
+        self._to_pass_on = [(result, leaf) for result, leaf in self._to_pass_on if leaf.grad is None]
 
     def _modules_of(self, index: int) -> dict[str, Any]:
         return self._modules.setdefault(self._specialisation(index), {})
@@ -79,7 +126,7 @@ class ComposedSubject(Subject):
         if self.case.jit.cache == "no caching" and self.case.jit.entry != "grad":
             return index
         mode = self.case.steps[index].mode
-        return step_batch(self.case, index), mode == "train", mode == "eval" and self.case.jit.entry == "module"
+        return step_batch(self.case, index), mode, self.case.steps[index].fp8
 
     def _run_row(
         self,
@@ -115,8 +162,30 @@ class ComposedSubject(Subject):
             case Checkpoint():
                 # Recomputation must not change a number, so the reference does without it.
                 return self._run_row(modules, claimed, layer.body, width, f"{path}.", x)
+            case Cast():
+                inner = x.to(DTYPES[layer.dtype])
+                return self._run_row(modules, claimed, layer.body, width, f"{path}.", inner).to(x.dtype)
+            case ExtraOutput():
+                self._extra_outputs.append(x)
+                return x if path == str(len(self.case.layers) - 1) else x.clone()
+            case Dropout() if not self._drops:
+                return x
             case _:
                 return run_part(layer, x, list(self.own_parameters(path, layer)), differentiated=self._differentiated)
+
+
+def hold(module: nn.Module, parameters: list[nn.Parameter]) -> None:
+    """Make a TE linear hold the given weight (and bias)."""
+    for name, parameter in zip(("weight", "bias"), parameters, strict=False):
+        if getattr(module, name) is not parameter:
+            module.register_parameter(name, parameter)
+
+
+@contextmanager
+def random_numbers_kept() -> Iterator[None]:
+    """New TE modules initialise their weights; the random numbers of dropout must not depend on that."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        yield
 
 
 def is_relu(layer: AnyLayer) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.case import AnyLayer, Linear
 from harness.subjects.base import LinearState, QuantizerState
-from harness.subjects.composed import ComposedSubject
+from harness.subjects.composed import ComposedSubject, hold, random_numbers_kept
 from harness.subjects.eager_te_ops import columns
 
 
@@ -21,21 +21,19 @@ class EagerTeModules(ComposedSubject):
     def run_claimed(self, modules: dict[str, Any], row: list[tuple[str, AnyLayer, int]], x: Tensor) -> Tensor:
         for path, layer, width in row:
             assert isinstance(layer, Linear)
+            parameters = self.linear_parameters(path, layer)
             if path not in modules:
-                modules[path] = self._linear(path, layer, width)
+                weight = parameters[0]
+                with random_numbers_kept():
+                    modules[path] = te.Linear(
+                        width, layer.out_features, bias=layer.bias, params_dtype=weight.dtype, device=weight.device
+                    )
+            hold(modules[path], parameters)
             x = modules[path](x)
         return x
 
     def state_of(self, modules: dict[str, Any], path: str) -> LinearState:
         return module_state(modules[path])
-
-    def _linear(self, path: str, layer: Linear, width: int) -> te.Linear:
-        weight, *bias = self.own_parameters(path, layer)
-        module = te.Linear(width, layer.out_features, bias=layer.bias, params_dtype=weight.dtype, device=weight.device)
-        module.register_parameter("weight", weight)
-        if bias:
-            module.register_parameter("bias", bias[0])
-        return module
 
 
 def module_state(module: Any) -> LinearState:

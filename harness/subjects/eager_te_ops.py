@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from harness.case import AnyLayer, Linear
 from harness.subjects.base import LinearState, QuantizerState
-from harness.subjects.composed import ComposedSubject, is_relu
+from harness.subjects.composed import ComposedSubject, hold, is_relu, random_numbers_kept
 
 
 class EagerTeOps(ComposedSubject):
@@ -26,31 +26,25 @@ class EagerTeOps(ComposedSubject):
         return is_relu(layer)
 
     def run_claimed(self, modules: dict[str, Any], row: list[tuple[str, AnyLayer, int]], x: Tensor) -> Tensor:
-        pipeline = modules.get(row[0][0])
-        if pipeline is None:
-            pipeline = te.ops.Sequential(*(self._op(modules, *entry) for entry in row))
-            modules[row[0][0]] = pipeline
-        return pipeline(x)
+        # A new Sequential for each call: TE's fuser keeps the parameters that it saw first. State is in the ops.
+        return te.ops.Sequential(*(self._op(modules, *entry) for entry in row))(x)
 
     def state_of(self, modules: dict[str, Any], path: str) -> LinearState:
-        return basic_linear_state(modules[f"op {path}"])
+        return basic_linear_state(modules[path])
 
     def _op(self, modules: dict[str, Any], path: str, layer: AnyLayer, width: int) -> nn.Module:
         if not isinstance(layer, Linear):
             return te.ops.ReLU()
-        weight, *bias = self.own_parameters(path, layer)
-        op = make_linear_op(layer, width, weight, bias[0] if bias else None)
-        modules[f"op {path}"] = op
+        parameters = self.linear_parameters(path, layer)
+        if path not in modules:
+            weight = parameters[0]
+            with random_numbers_kept():
+                modules[path] = te.ops.Linear(
+                    width, layer.out_features, bias=layer.bias, device=weight.device, dtype=weight.dtype
+                )
+        hold(modules[path], parameters)
+        op: nn.Module = modules[path]
         return op
-
-
-def make_linear_op(layer: Linear, width: int, weight: nn.Parameter, bias: nn.Parameter | None) -> te.ops.Linear:
-    """A te.ops.Linear that uses the given parameter objects."""
-    op = te.ops.Linear(width, layer.out_features, bias=layer.bias, device=weight.device, dtype=weight.dtype)
-    op.register_parameter("weight", weight)
-    if bias is not None:
-        op.register_parameter("bias", bias)
-    return op
 
 
 def basic_linear_state(op: te.ops.Linear) -> LinearState:
@@ -78,5 +72,16 @@ def columns(recipe_state: Any, names: tuple[str, ...]) -> dict[str, QuantizerSta
     if history is None:
         return {}
     scale: Tensor = recipe_state.scale
+    # New ones: they are made from the state alone, and making them changes nothing.
+    quantizers = recipe_state.make_quantizers()
     with torch.no_grad():
-        return {name: QuantizerState(scale[i].clone(), history[:, i].clone()) for i, name in enumerate(names)}
+        return {
+            name: QuantizerState(
+                scale=scale[i].clone(),
+                amax_history=history[:, i].clone(),
+                format=quantizers[i].dtype.name.removeprefix("kFloat8"),
+                own_columns=(quantizers[i].scale.data_ptr(), quantizers[i].amax.data_ptr())
+                == (scale[i].data_ptr(), history[0, i].data_ptr()),
+            )
+            for i, name in enumerate(names)
+        }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from harness.program import all_parameter_names, compile_function
+from harness.program import compile_function, parameter_slots
 from harness.subjects.base import Subject, leaf_parameters
 
 
@@ -17,11 +17,17 @@ class EagerTorch(Subject):
     name: ClassVar[str] = "eager torch"
 
     def prepare(self) -> None:
-        self._model = compile_function(self.case.layers, self.case.input.features)
+        layers, width = self.case.layers, self.case.input.features
+        self._model = compile_function(layers, width)
+        self._arguments = list(parameter_slots(layers, width).values())
         self._parameters = leaf_parameters(self.case, self.device)
 
     def parameters(self) -> Mapping[str, Tensor]:
         return self._parameters
 
-    def forward(self, index: int, x: Tensor) -> Tensor:
-        return self._model(x, *[self._parameters[name] for name in all_parameter_names(self.case.layers)])
+    def replace_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
+        self._parameters = parameters
+
+    def forward(self, index: int, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        output: Tensor | tuple[Tensor, ...] = self._model(x, *[self._parameters[name] for name in self._arguments])
+        return output

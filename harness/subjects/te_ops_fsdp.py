@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -9,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
-from harness.subjects.base import Observation
+from harness.subjects.base import Compilation, Observation
 from harness.subjects.te_ops_pipeline import TeOpsPipeline
 
 
@@ -18,11 +19,11 @@ class TeOpsFsdp(TeOpsPipeline):
 
     name: ClassVar[str] = "te.ops pipeline in FSDP"
 
-    def observe(self) -> Observation:
+    def observe(self, until: Callable[[Compilation], bool] | None = None) -> Observation:
         backend = "gloo" if self.device == "cpu" else "nccl"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         try:
-            return super().observe()
+            return super().observe(until)
         finally:
             dist.destroy_process_group()
 

@@ -48,7 +48,7 @@ class TeOpsPipeline(Subject):
         return self._parameters
 
     def forward(self, index: int, x: Tensor) -> Tensor:
-        recipe = self._recipes.for_step()
+        recipe = self._recipes.for_step(index)
         with te.fp8_autocast(enabled=recipe is not None, fp8_recipe=recipe):
             return self.pipeline(x)
 

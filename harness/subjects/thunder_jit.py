@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from harness.case import Case
 from harness.precision import Recipes, claimed_linears
-from harness.program import all_parameter_names, argument_name, compile_function, compile_module
+from harness.program import compile_function, make_module, parameter_slots
 from harness.subjects.base import Compilation, LinearState, Subject, leaf_parameters
 
 
@@ -37,38 +37,38 @@ class ThunderSubject(Subject):
         self.recipes = Recipes(self.case)
         options = self.jit_options(self.recipes) | {"cache": self.case.jit.cache}
         self._parameters = leaf_parameters(self.case, self.device)
-        layers, width = self.case.layers, self.case.input.features
-        self._arguments: list[Tensor] = []
+        layers, width, names = self.case.layers, self.case.input.features, self.case.jit.names
+        self._slots: list[str] = []
         if self.case.jit.entry == "module":
-            module = compile_module(layers, width)()
-            for name, parameter in self._parameters.items():
-                module.register_parameter(argument_name(name), parameter)
-            self.jitted = thunder.jit(module, **options)
+            self.jitted = thunder.jit(make_module(layers, width, self._parameters, names), **options)
         else:
-            self._arguments = [self._parameters[name] for name in all_parameter_names(layers)]
-            self.jitted = thunder.jit(compile_function(layers, width), **options)
+            self._slots = list(parameter_slots(layers, width).values())
+            self.jitted = thunder.jit(compile_function(layers, width, names), **options)
         if self.case.jit.entry == "grad":
             self.jitted = grad(self.jitted)
 
     def parameters(self) -> Mapping[str, Tensor]:
         return self._parameters
 
+    def replace_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
+        self._parameters = parameters
+
     def set_training(self, training: bool) -> None:
         if isinstance(self.jitted, nn.Module):
             self.jitted.train(training)
 
-    def forward(self, index: int, x: Tensor) -> Tensor:
-        output: Tensor = self._call_and_note(index, x)
+    def forward(self, index: int, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        output: Tensor | tuple[Tensor, ...] = self._call_and_note(index, x)
         return output
 
     def gradients_only(self, index: int, x: Tensor) -> None:
-        leaves = [x, *self._arguments]
+        leaves = [x, *self._arguments()]
         for leaf, gradient in zip(leaves, self._call_and_note(index, x), strict=True):
             leaf.grad = gradient
 
     def _call_and_note(self, index: int, x: Tensor) -> Any:
         misses = thunder.cache_misses(self.jitted)
-        result = self.call(x)
+        result = self.call(index, x)
         traces = thunder.last_traces(self.jitted)
         if thunder.cache_misses(self.jitted) != misses:
             backward = tuple(thunder.last_backward_traces(self.jitted))
@@ -79,9 +79,12 @@ class ThunderSubject(Subject):
     def fp8_state(self, index: int) -> Mapping[str, LinearState]:
         return self.read_state(self._current, claimed_linears(self.case, index))
 
-    def call(self, x: Tensor) -> Any:
-        """Call the jitted model once."""
-        return self.jitted(x, *self._arguments)
+    def call(self, index: int, x: Tensor) -> Any:
+        """Call the jitted model for step ``index``."""
+        return self.jitted(x, *self._arguments())
+
+    def _arguments(self) -> list[Tensor]:
+        return [self._parameters[name] for name in self._slots]
 
     def compilations(self) -> list[Compilation]:
         return [compilation for _, compilation in self._compiled]

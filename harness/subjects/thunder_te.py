@@ -28,10 +28,10 @@ class ThunderTe(ThunderSubject):
             "transforms": [TransformV2()],
         }
 
-    def call(self, x: Tensor) -> Any:
-        recipe = self.recipes.for_step()
+    def call(self, index: int, x: Tensor) -> Any:
+        recipe = self.recipes.for_step(index)
         with te.fp8_autocast(enabled=recipe is not None, fp8_recipe=recipe):
-            return super().call(x)
+            return super().call(index, x)
 
     def read_state(self, compilation: Compilation, claimed: tuple[str, ...]) -> Mapping[str, LinearState]:
         """States in the order of the linears; {} when Thunder claimed others than it should (a check reports that)."""

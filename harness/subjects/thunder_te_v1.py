@@ -23,7 +23,7 @@ class ThunderTeV1(ThunderSubject):
     def jit_options(self, recipes: Recipes) -> dict[str, Any]:
         return {
             "executors": [executor_v1, thunder.pytorch_executor],
-            "te_fp8_recipe": recipes.for_step(),
+            "te_fp8_recipe": recipes.for_step(0),
         }
 
     def read_state(self, compilation: Compilation, claimed: tuple[str, ...]) -> Mapping[str, LinearState]:

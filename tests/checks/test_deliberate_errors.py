@@ -18,7 +18,7 @@ from thunder.core import prims
 from thunder.executors import transformer_engineex_impl as v2
 from torch import Tensor
 
-from harness.case import Activation, Case, Checkpoint, Input, Jit, LayerNorm, Linear, Step, replace
+from harness.case import Activation, Case, Checkpoint, Dropout, Input, Jit, LayerNorm, Linear, Step, replace
 from harness.checks.base import Finding
 from harness.run import run_case
 from harness.subjects import thunder_jit
@@ -34,6 +34,7 @@ ONE = Case(layers=(LINEAR,), input=GIVEN, steps=(Step(), Step()))
 TWO = replace(ONE, layers=(LINEAR, LINEAR))
 V1 = replace(TWO, jit=Jit(executor="transformer_engine_v1"))
 TORCH = replace(ONE, layers=(LINEAR, Activation(function="gelu")), jit=Jit(executor="torch"))
+DROPOUT = replace(TORCH, layers=(LINEAR, Dropout(), Dropout(probability=0.25)))
 REGION = replace(ONE, layers=(Checkpoint(body=(LINEAR, Activation())), LINEAR))
 
 needs_v1 = pytest.mark.skipif(not V1_WORKS, reason="Thunder's v1 executor needs a TE before 2.10")
@@ -175,7 +176,7 @@ def te_claims_nothing(patch: Patch) -> None:
 
 def output_detached(patch: Patch) -> None:
     real = ThunderTorch.call
-    patch.setattr(ThunderTorch, "call", lambda self, x: real(self, x).detach())
+    patch.setattr(ThunderTorch, "call", lambda self, index, x: real(self, index, x).detach())
 
 
 def v1_modules_shared(patch: Patch) -> None:
@@ -188,8 +189,10 @@ def compiles(*layers: Any) -> Callable[[Patch], None]:
     """The JIT gets another model."""
 
     def apply(patch: Patch) -> None:
-        real = thunder_jit.compile_module
-        patch.setattr(thunder_jit, "compile_module", lambda _, width: real(layers, width))
+        real = thunder_jit.make_module
+        patch.setattr(
+            thunder_jit, "make_module", lambda _, width, parameters, names: real(layers, width, parameters, names)
+        )
 
     return apply
 
@@ -248,10 +251,9 @@ def step_fields(**fields: Any) -> Edit:
 
 def output_changed(value: float) -> Edit:
     def change(step: StepObservation) -> dict[str, Any]:
-        assert step.output is not None
-        output = step.output.clone()
+        output = step.outputs[0].clone()
         output[3, 5] = value
-        return {"output": output}
+        return {"outputs": (output,)}
 
     return edit_step(1, change)
 
@@ -286,7 +288,7 @@ STATES: dict[str, tuple[Case, Edit, str]] = {
     "NaN in the output": (ONE, output_changed(float("nan")), "OutputDiffers"),
     "NaN in the output without TE": (TORCH, output_changed(float("nan")), "OutputDiffers"),
     "output off": (TORCH, output_changed(0.01), "OutputDiffers"),
-    "output without grad": (TORCH, step_fields(output_requires_grad=False), "OutputRequiresGrad"),
+    "output without grad": (TORCH, step_fields(outputs_require_grad=(False,)), "OutputRequiresGrad"),
     "input changed": (TORCH, step_fields(input_unchanged=False), "InputChanged"),
     "FP8 state lost": (ONE, state_lost("grad_output"), "StateMissing"),
     "step lost": (ONE, last_step_lost, "StepMissing"),
@@ -330,6 +332,11 @@ def takes(bsym: Any, name: str) -> bool:
 def linear_computed_twice(symbols: list[Any]) -> None:
     index = index_of(symbols, lambda bsym: bsym.sym.name == "linear")
     symbols.insert(index + 1, symbols[index])
+
+
+def random_operation_lost(observation: Observation) -> None:
+    symbols = observation.compilations[0].forward[-2].bound_symbols
+    del symbols[index_of(symbols, lambda bsym: bsym.sym.name == "uniform")]
 
 
 def quantizers_asked_twice(symbols: list[Any]) -> None:
@@ -396,6 +403,7 @@ TRACES: dict[str, tuple[Case, Edit, str]] = {
     "used after deletion": (TWO, in_trace("forward", deleted_too_early), "UsedAfterDeletion"),
     "used before definition": (ONE, in_trace("forward", defined_too_late), "UsedBeforeDefinition"),
     "name in both traces": (ONE, backward_computes_a_forward_name, "NameInBothTraces"),
+    "random operation lost": (DROPOUT, random_operation_lost, "RandomOperationsCounted"),
     "state asked again": (ONE, backward_asks_for_the_forward_state, "StateAskedAgain"),
 }
 

@@ -7,83 +7,24 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from harness.case import Case, Checkpoint, LayerNorm, Linear, RMSNorm, walk
 from harness.device import activate
 from harness.fixes import reverted
-from harness.pytest_plugin import bucket_class
+from harness.search import Search
 from strategies import cases, fuser_cases
 
 activate()
 
-from harness.checks.base import Finding  # noqa: E402 - after the device is active
-from harness.run import run_case  # noqa: E402
-
 SEEDS = range(int(os.environ.get("TEFUZZ_QUALITY_SEEDS", "1")))
 RESULTS = Path(os.environ.get("TEFUZZ_QUALITY_RESULTS", os.devnull))
 MAX_EXAMPLES = 100
-
-
-@dataclass
-class Search:
-    """What one seed of the fuzzer did."""
-
-    strategy: SearchStrategy[Case]
-    examples_to_find: int | None = None
-    executions: int = 0
-    started: float = field(default_factory=time.perf_counter)
-    seconds_to_find: float = 0.0
-    finding: Finding | None = None
-
-    def run(self, number: int) -> None:
-        """Fuzz with seed ``number``; afterwards ``finding`` is the shrunk one, or None."""
-
-        @seed(number)
-        @settings(
-            max_examples=MAX_EXAMPLES,
-            database=None,
-            deadline=None,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
-            verbosity=Verbosity.quiet,
-            report_multiple_bugs=False,
-        )
-        @given(self.strategy)
-        def fuzz(case: Case) -> None:
-            self.check(case)
-
-        try:
-            fuzz()
-        except Finding as finding:
-            self.finding = finding
-
-    def check(self, case: Case) -> None:
-        """Run one case; the first finding is raised as in the fuzz suite."""
-        self.executions += 1
-        verdict = run_case(case, thorough=False)
-        for finding in verdict.findings:
-            if is_released_behaviour(finding):
-                continue
-            if self.examples_to_find is None:
-                self.examples_to_find = self.executions
-                self.seconds_to_find = time.perf_counter() - self.started
-            finding.__class__ = bucket_class(type(finding), finding.bucket)
-            raise finding
-
-
-def is_released_behaviour(finding: Finding) -> bool:
-    """Whether a finding is a known issue of the installed packages, with or without the revert."""
-    from harness.known_issues import load_known_issues
-
-    return load_known_issues().explaining(finding.case, finding.bucket, dict(activate().versions)) is not None
 
 
 def is_equal_linears(case: Case) -> bool:
@@ -122,10 +63,10 @@ EXPECTED = {
 @pytest.mark.parametrize("revert", EXPECTED)
 def test_found_and_shrunk(revert: str, number: int) -> None:
     expected = EXPECTED[revert]
-    search = Search(expected.strategy)
+    search = Search(expected.strategy, MAX_EXAMPLES)
     with reverted([revert]):
         search.run(number)
-    seconds = time.perf_counter() - search.started
+    seconds = search.seconds
     finding = search.finding
     if finding is not None:
         result = {
@@ -154,6 +95,6 @@ def test_found_and_shrunk(revert: str, number: int) -> None:
 @pytest.mark.parametrize("pair", ["transformer_engine", "fuser"])
 def test_silent_with_the_fixes(pair: str, number: int) -> None:
     """The same seeds with the fixes in place: only findings that are known issues of the released versions."""
-    search = Search(fuser_cases() if pair == "fuser" else cases("transformer_engine"))
+    search = Search(fuser_cases() if pair == "fuser" else cases("transformer_engine"), MAX_EXAMPLES)
     search.run(number)
     assert search.finding is None, str(search.finding)

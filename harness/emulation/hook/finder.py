@@ -54,14 +54,16 @@ class RewritingLoader(SourceFileLoader):
         """The compiled rewritten module. Python's own .pyc files are neither read nor written."""
         filename = self.get_filename(fullname)
         source = self.get_data(filename)
+        return cached_code(source, filename, _rewriter_id(), lambda: self.source_to_code(source, filename))
 
-        def compile_rewritten() -> CodeType:
-            tree = rewriter.rewrite(source, filename)
-            code = compile(tree, filename, "exec", dont_inherit=True)
-            assert isinstance(code, CodeType)
-            return code
-
-        return cached_code(source, filename, _rewriter_id(), compile_rewritten)
+    def source_to_code(  # type: ignore[override]  # typeshed also allows trees, which the import system never gives
+        self, data: bytes, path: str, *, _optimization: int = -1
+    ) -> CodeType:
+        """Rewrite and compile ``data``, which need not be what is on disk."""
+        tree = rewriter.rewrite(data, path)
+        code = compile(tree, path, "exec", dont_inherit=True, optimize=_optimization)
+        assert isinstance(code, CodeType)
+        return code
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the module with the emulation's names bound in it."""

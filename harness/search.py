@@ -1,0 +1,124 @@
+"""The fuzzer's search for one finding: draw cases, stop at the first that is no known issue, and shrink it.
+
+Hypothesis draws and shrinks; this module counts, keeps the time and remembers the smallest case so far.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+
+from harness.case import Case
+from harness.device import activate
+from harness.known_issues import KnownIssues, load_known_issues
+from harness.pytest_plugin import bucket_class
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from harness.checks.base import Finding
+
+
+class _TimeIsUp(BaseException):
+    """Ends the search at its deadline; no exception of a subject, so nothing on the way may catch it."""
+
+
+@dataclass
+class Search:
+    """What one seed of the fuzzer did."""
+
+    strategy: SearchStrategy[Case]
+    max_examples: int
+    time_box: float = float("inf")
+    """Seconds after which no further case is run, be it to find or to shrink."""
+    shrink_box: float = float("inf")
+    """Seconds for shrinking, within the time box."""
+    before: Callable[[Case], None] = lambda case: None
+    """Told of each case before it runs."""
+    examples_to_find: int | None = None
+    executions: int = 0
+    started: float = field(default_factory=time.perf_counter)
+    seconds_to_find: float = 0.0
+    finding: Finding | None = None
+    """The smallest finding so far."""
+    timed_out: bool = False
+    _judged: dict[Case, Finding | None] = field(default_factory=dict)
+    _issues: KnownIssues = field(default_factory=load_known_issues)
+
+    def run(self, number: int) -> None:
+        """Fuzz with seed ``number``; afterwards ``finding`` is the shrunk one, or None."""
+        from harness.checks.base import Finding
+
+        @seed(number)
+        @settings(
+            max_examples=self.max_examples,
+            database=None,
+            deadline=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+            verbosity=Verbosity.quiet,
+            report_multiple_bugs=False,
+        )
+        @given(self.strategy)
+        def fuzz(case: Case) -> None:
+            self.check(case)
+
+        try:
+            fuzz()
+        except Finding as finding:
+            self.finding = finding
+        except _TimeIsUp:
+            self.timed_out = True
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the search was made."""
+        return time.perf_counter() - self.started
+
+    @property
+    def _deadline(self) -> float:
+        if self.examples_to_find is None:
+            return self.time_box
+        return min(self.time_box, self.seconds_to_find + self.shrink_box)
+
+    def check(self, case: Case) -> None:
+        """Run one case; the first finding that is no known issue is raised as in the fuzz suite."""
+        if self.seconds > self._deadline:
+            raise _TimeIsUp
+        # Shrinking comes to the same case by many ways: it is run once.
+        if case not in self._judged:
+            self._judged[case] = self._judge(case)
+        finding = self._judged[case]
+        if finding is None:
+            return
+        # While it shrinks, Hypothesis runs only cases that are simpler than the best one.
+        self.finding = finding
+        raise finding.with_traceback(None)
+
+    def _judge(self, case: Case) -> Finding | None:
+        self.executions += 1
+        self.before(case)
+        finding = first_unexplained(case, self._issues)
+        if finding is None:
+            return None
+        if self.examples_to_find is None:
+            self.examples_to_find = self.executions
+            self.seconds_to_find = self.seconds
+        finding.__class__ = bucket_class(type(finding), finding.bucket)  # type: ignore[arg-type]  # a class is hashable
+        return finding
+
+
+def first_unexplained(case: Case, issues: KnownIssues) -> Finding | None:
+    """The first finding of a case that no known issue of the installed packages explains."""
+    from harness.run import run_case
+
+    versions = dict(activate().versions)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Thunder's and TE's own: no user of tefuzz can mend them
+        verdict = run_case(case, thorough=False)
+    return next((f for f in verdict.findings if issues.explaining(case, f.bucket, versions) is None), None)

@@ -1,0 +1,85 @@
+"""A few mutants on cases made by hand: each is found by the check that is meant for it, and the case is silent else."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass
+
+import pytest
+from packaging.version import Version
+
+from harness.case import (
+    Activation,
+    Case,
+    Checkpoint,
+    DelayedScaling,
+    Fuser,
+    GatedActivation,
+    Input,
+    Jit,
+    LayerNorm,
+    Linear,
+    Precision,
+    Step,
+    replace,
+)
+from harness.device import activate
+from harness.known_issues import load_known_issues
+from harness.mutants import applied
+from harness.search import first_unexplained
+
+activate()
+
+LINEAR = Linear(out_features=64)
+GIVEN = Input(requires_grad=True)
+V2 = Case(layers=(LINEAR,), input=GIVEN, steps=(Step(), Step()), jit=Jit(entry="function"))
+GRAD = replace(V2, layers=(LINEAR, LINEAR, LINEAR), jit=Jit(entry="grad"))
+V1 = replace(V2, jit=Jit(executor="transformer_engine_v1", entry="function"))
+TORCH = replace(V2, jit=Jit(executor="torch", entry="function"), precision=Precision(recipe=None))
+REGION = replace(TORCH, layers=(Checkpoint(body=(Activation(function="gelu_tanh"), LINEAR)),))
+PIPELINE = replace(
+    V2, layers=(LayerNorm(), LINEAR), jit=None, fuser=Fuser(hide_parameters="never"), precision=TORCH.precision
+)
+
+needs_v1 = pytest.mark.skipif(
+    Version(importlib.metadata.version("transformer_engine")) >= Version("2.10"),
+    reason="Thunder's v1 executor needs a TE before 2.10",
+)
+
+
+@dataclass(frozen=True)
+class Killed:
+    mutant: str
+    case: Case
+    check: str
+
+
+KILLED = (
+    Killed("v2-bias-lost", V2, "output"),
+    Killed("v2-checker-first-dimension", replace(V2, input=Input(batch=(2, 8), requires_grad=True)), "claims"),
+    Killed("vjp-cache-flag-ignored", GRAD, "quantizer"),
+    Killed(
+        "state-margin-multiplied", replace(V2, precision=Precision(recipe=DelayedScaling(margin=1))), "fp8 scale rule"
+    ),
+    Killed("state-shared-amax", V2, "fp8 quantizer rule"),
+    Killed("state-shared-scale", V2, "fp8 quantizer rule"),
+    Killed("state-gradients-in-e4m3", V2, "fp8 format rule"),
+    Killed("ops-layer-norm-gradients-swapped", PIPELINE, "gradient"),
+    Killed("grad-slice-padding-swapped", replace(TORCH, layers=(GatedActivation(),)), "gradient"),
+    Killed("autodiff-checkpoint-not-recomputed", REGION, "recomputation"),
+)
+NEED_V1 = (Killed("v1-bias-lost", V1, "output"),)
+PARAMETERS = [*KILLED, *(pytest.param(killed, marks=needs_v1) for killed in NEED_V1)]
+
+
+def found(case: Case) -> str | None:
+    finding = first_unexplained(case, load_known_issues())
+    return None if finding is None else finding.check
+
+
+@pytest.mark.parametrize("killed", PARAMETERS, ids=lambda killed: killed.mutant)
+def test_found_with_the_mutant_and_silent_without(killed: Killed) -> None:
+    assert found(killed.case) is None
+    with applied(killed.mutant):
+        assert found(killed.case) == killed.check
+    assert found(killed.case) is None
