@@ -12,6 +12,7 @@ from harness.commands.common import BadInput, ExitCode
 from harness.commands.doctor import doctor
 from harness.commands.mutants import mutants
 from harness.commands.replay import replay
+from harness.commands.report import report
 from harness.commands.run import run
 from harness.commands.stats import stats
 from harness.fixes import FixError
@@ -46,6 +47,7 @@ def main() -> None:
       tefuzz doctor                               # is everything there?
       pytest fuzz/ -n auto                        # fuzz; failing cases are kept below .tefuzz/runs
       tefuzz run .tefuzz/runs/*/failures/*.json   # run the kept cases again
+      tefuzz report                               # what the newest run found and covered, as a page
       tefuzz replay                               # do old bugs stay away?
       tefuzz stats                                # what is drawn, and how often?
       tefuzz mutants                              # would regressions of Thunder and TE be found?
@@ -54,5 +56,5 @@ def main() -> None:
     """
 
 
-for command in (doctor, run, replay, stats, mutants):
+for command in (doctor, run, replay, report, stats, mutants):
     main.add_command(command)

@@ -41,6 +41,9 @@ class Comparison(Protocol):
     def difference(self, key: str, subject: Tensor, reference: Tensor) -> Difference | None:
         """None when ``subject`` is as ``reference`` should be."""
 
+    def expected(self, key: str, reference: Tensor) -> tuple[Tensor, Tensor]:
+        """What the subject should give, and how far from it each element may be."""
+
 
 class Exact:
     """Bit for bit (NaN equals NaN, and -0 differs from 0): both sides call the same kernels on the same values."""
@@ -51,6 +54,9 @@ class Exact:
         wrong = _bits(subject) != _bits(reference)
         both_nan = subject.isnan() & reference.isnan()
         return describe(subject, reference, wrong & ~both_nan, 0.0, "same kernels on the same values: bit for bit")
+
+    def expected(self, key: str, reference: Tensor) -> tuple[Tensor, Tensor]:
+        return reference, torch.zeros_like(reference)
 
 
 class Bounded:
@@ -85,6 +91,9 @@ class Bounded:
         return describe(
             subject, exact, ~(error <= allowed), float(allowed.max()) if allowed.numel() else 0.0, self._reason
         )
+
+    def expected(self, key: str, reference: Tensor) -> tuple[Tensor, Tensor]:
+        return self._exact[key], self._allowed[key]
 
 
 def output_name(number: int) -> str:

@@ -240,7 +240,7 @@ class _Runner:
             finding.__class__ = bucket_class(type(finding), finding.bucket)  # type: ignore[arg-type]  # a class is hashable
         if len(self._judged) >= REMEMBERED_CASES:
             self._judged.clear()
-        self._judged[case] = replace(judgement, verdict=replace(judgement.verdict, seconds={}))
+        self._judged[case] = replace(judgement, verdict=judgement.verdict.without_observations())
         return judgement
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from thunder.core import vjp_utils
@@ -66,6 +66,13 @@ class Verdict:
     """Linears that TE ran, over all compiled specialisations."""
     seconds: dict[str, float] = field(compare=False)
     """Wall time by phase: ``subject``, ``reference``, ``checks``."""
+    run: Run = field(compare=False, repr=False)
+    """What was observed, for reports. The reference is empty where it did not run."""
+
+    def without_observations(self) -> Verdict:
+        """What is worth remembering of a case that may come again: no tensors, no traces, no times."""
+        subject, reference = Observation(self.run.subject.subject), Observation(self.run.reference.subject)
+        return replace(self, seconds={}, run=Run(self.case, subject, reference, Exact()))
 
     def raise_first(self) -> None:
         """Raise the strongest finding, if there is any."""
@@ -91,6 +98,7 @@ def run_case(case: Case, *, thorough: bool = True) -> Verdict:
     subject = _observe(subject_class(case, device), None if thorough else lambda new: bool(trace_findings(new)))
     clock.lap("subject")
     comparison, overflow = _comparison(case, device)
+    run = Run(case, subject, reference, comparison)
     findings: tuple[Finding, ...] = ()
     if overflow or (not thorough and subject.failure is None):
         findings = trace_findings(*subject.compilations)
@@ -98,7 +106,8 @@ def run_case(case: Case, *, thorough: bool = True) -> Verdict:
     if not overflow and not findings:
         reference = _observe(reference_class(case, device))
         clock.lap("reference")
-        findings = tuple(findings_of(Run(case, subject, reference, comparison)))
+        run = Run(case, subject, reference, comparison)
+        findings = tuple(findings_of(run))
         clock.lap("checks")
     return Verdict(
         case=case,
@@ -106,6 +115,7 @@ def run_case(case: Case, *, thorough: bool = True) -> Verdict:
         refusal=overflow or _refusal(subject, reference),
         te_linears=sum(te_linear_count(compilation.forward[-1]) for compilation in subject.compilations),
         seconds=clock.seconds,
+        run=run,
     )
 
 

@@ -23,9 +23,15 @@ with warnings.catch_warnings():
     _v1 = import_module(f"{_EXECUTORS}.{'transformer_engine_v1ex' if _SINCE_0_2_6 else 'transformer_engineex'}")
     _v2 = import_module(f"{_EXECUTORS}.{'transformer_engineex' if _SINCE_0_2_6 else 'transformer_engine_v2ex'}")
 
-executor_v1: Any = _v1.transformer_engine_v1_ex if _SINCE_0_2_6 else _v1.transformer_engine_ex
-executor_v2: Any = _v2.transformer_engine_ex if _SINCE_0_2_6 else _v2.transformer_engine_v2_ex
-TransformV2: Any = _v2.TransformerEngineTransform if _SINCE_0_2_6 else _v2.TransformerEngineTransformV2
+V1_NAME = "transformer_engine_v1_ex" if _SINCE_0_2_6 else "transformer_engine_ex"
+V2_NAME = "transformer_engine_ex" if _SINCE_0_2_6 else "transformer_engine_v2_ex"
+TRANSFORM_V2_NAME = "TransformerEngineTransform" if _SINCE_0_2_6 else "TransformerEngineTransformV2"
+V1_MODULE: str = _v1.__name__
+V2_MODULE: str = _v2.__name__
+
+executor_v1: Any = getattr(_v1, V1_NAME)
+executor_v2: Any = getattr(_v2, V2_NAME)
+TransformV2: Any = getattr(_v2, TRANSFORM_V2_NAME)
 """The transform that goes with ``executor_v2``; instantiate it for each compiled function."""
 
 

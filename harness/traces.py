@@ -68,6 +68,34 @@ def te_v1_modules(forward: Any) -> list[Any]:
     return [state_object(bsym).func for bsym in forward.bound_symbols if re.fullmatch(r"te_linear_\d+", bsym.sym.name)]
 
 
+def linears_using(trace: Any, name: str) -> list[int]:
+    """Positions of the TE linears, in forward order, that depend on a stateful symbol or on a quantizer."""
+    sources: dict[str, set[str]] = {}
+    linear_of_quantizer: dict[str, int] = {}
+    found: set[int] = set()
+    count = 0
+    for bsym in trace.bound_symbols:
+        if STATEFUL.match(bsym.sym.name):
+            names = {bsym.sym.name}.union(*(sources.get(proxy.name, set()) for proxy in bsym.flat_proxy_args))
+            for proxy in bsym.flat_proxy_outs:
+                sources[proxy.name] = names
+        if bsym.sym.name.startswith("te_linear_"):
+            found |= {count} if bsym.sym.name == name else set()
+            count += 1
+        elif bsym.sym.name in (LINEAR_FORWARD, LINEAR_BACKWARD):
+            quantizers = [bsym.args[position].name for position in (3, 4)]
+            index = linear_of_quantizer.get(quantizers[0], count)
+            if bsym.sym.name == LINEAR_FORWARD:
+                index = count
+                count += 1
+                linear_of_quantizer[quantizers[0]] = index
+            else:
+                quantizers.append(bsym.args[5].name)
+            if any(name == quantizer or name in sources.get(quantizer, ()) for quantizer in quantizers):
+                found.add(index)
+    return sorted(found)
+
+
 def _quantizer_producers(trace: Any) -> dict[str, tuple[str, Any]]:
     """Quantizer proxy -> (name of the symbol that gives it, state object that the symbol reads)."""
     states: dict[str, Any] = {}

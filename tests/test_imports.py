@@ -135,6 +135,7 @@ LIGHT = (
     "harness.profiles",
     "harness.pytest_plugin",
     "harness.recorder",
+    "harness.report.index",
     "harness.summary",
     "strategies",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.case import AnyLayer, Case, describe, walk
 
@@ -42,14 +42,31 @@ class Bucket:
         return hashlib.sha256(str(self).encode()).hexdigest()[:10]
 
 
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Where a report points at: it changes neither message nor bucket."""
+
+    layers: tuple[str, ...] = ()
+    """Paths of the layers that the finding is about."""
+    names: tuple[str, ...] = ()
+    """Names and symbols of the traces that the finding is about."""
+    traces: tuple[tuple[str, Any], ...] = ()
+    """The traces in which it was seen (Thunder's ``TraceCtx``), each with a caption."""
+    step: int | None = None
+    """The step that compiled these traces."""
+
+
 class Finding(AssertionError):
     """One violated property of one case. Subclasses are the kinds of findings."""
 
     check: ClassVar[str]
+    promise: ClassVar[str] = "The property that this check asserts holds."
+    """What a report gives as expected."""
 
-    def __init__(self, run: Run, message: str, *, stage: str, where: str) -> None:
+    def __init__(self, run: Run, message: str, *, stage: str, where: str, evidence: Evidence | None = None) -> None:
         super().__init__(message)
         self.message = message
+        self.evidence = evidence or Evidence()
         self.case = run.case
         recipe = run.case.precision.recipe
         self.bucket = Bucket(

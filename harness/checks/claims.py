@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from harness.checks.base import Finding, Run
+from harness.checks.base import Evidence, Finding, Run
 from harness.precision import claimed_linears
 from harness.traces import LINEAR_FORWARD
 
@@ -14,6 +14,7 @@ class WrongClaims(Finding):
     """TE claimed more or fewer linears than its rules say."""
 
     check: ClassVar[str] = "claims"
+    promise: ClassVar[str] = "TE's executor claims the linears that its own rules let it claim, and no others."
 
 
 def check(run: Run) -> Iterator[Finding]:
@@ -28,6 +29,9 @@ def check(run: Run) -> Iterator[Finding]:
                 f"({', '.join(expected) or 'none'})",
                 stage=run.case.steps[compilation.step].mode,
                 where="more" if seen > len(expected) else "fewer",
+                evidence=Evidence(
+                    layers=expected, traces=(("forward trace", compilation.forward[-1]),), step=compilation.step
+                ),
             )
 
 

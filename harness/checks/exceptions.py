@@ -14,18 +14,21 @@ class SubjectRaised(Finding):
     """The subject under test raised and the reference did not."""
 
     check: ClassVar[str] = "exception"
+    promise: ClassVar[str] = "No exception: the reference runs the same model without one."
 
 
 class ReferenceRaised(Finding):
     """The eager reference raised and the subject under test did not."""
 
     check: ClassVar[str] = "reference exception"
+    promise: ClassVar[str] = "No exception: the JIT runs the same model without one."
 
 
 class ExceptionsDiffer(Finding):
     """Both raised, but not the same."""
 
     check: ClassVar[str] = "different exceptions"
+    promise: ClassVar[str] = "Both sides run, or both refuse the model for the same reason."
 
 
 def check(run: Run) -> Iterator[Finding]:
@@ -62,7 +65,12 @@ def stage_kind(failure: SubjectFailure) -> str:
 
 def normalised(error: Exception) -> str:
     """Class and first line of the message, without numbers, shapes, addresses and names of proxies."""
-    message = str(error).strip().split("\n", 1)[0]
-    message = re.sub(r"0x[0-9a-f]+|\b[a-z]{1,2}\d+\b|\d+", "#", message)
-    message = re.sub(r"#(, #)+", "#", message)
-    return f"{type(error).__name__}: {message[:120]}"
+    return normalised_text(type(error).__name__, str(error))
+
+
+def normalised_text(kind: str, message: str) -> str:
+    """``normalised`` for an exception of which only the words are there."""
+    first = message.strip().split("\n", 1)[0]
+    first = re.sub(r"0x[0-9a-f]+|\b[a-z]{1,2}\d+\b|\d+", "#", first)
+    first = re.sub(r"#(, #)+", "#", first)
+    return f"{kind}: {first[:120]}"

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from harness.checks.base import Finding, Run
+from harness.checks.base import Evidence, Finding, Run
 from harness.subjects.base import QuantizerState
 
 
@@ -19,18 +19,21 @@ class ScaleDiffers(Finding):
     """A scale is not the reference's."""
 
     check: ClassVar[str] = "fp8 scale"
+    promise: ClassVar[str] = "After every step the FP8 scales are those of eager TE."
 
 
 class AmaxHistoryDiffers(Finding):
     """An amax history is not the reference's."""
 
     check: ClassVar[str] = "fp8 amax history"
+    promise: ClassVar[str] = "After every step the amax histories are those of eager TE."
 
 
 class StateMissing(Finding):
     """One side has FP8 state that was used, the other has none."""
 
     check: ClassVar[str] = "fp8 state missing"
+    promise: ClassVar[str] = "Both sides keep FP8 state for the tensors that they quantise."
 
 
 def check(run: Run) -> Iterator[Finding]:
@@ -55,19 +58,20 @@ def _compare(
 ) -> Iterator[Finding]:
     place = f"step {index}, linear {path}, {tensor}"
     mode = run.case.steps[index].mode
+    evidence = Evidence(layers=(path,))
     if ours is None or theirs is None:
         present = ours or theirs
         # A side that never quantised a tensor may have no state for it: the other's must then be as when created.
         if present is not None and not _untouched(present):
             side = run.subject.subject if ours is None else run.reference.subject
-            yield StateMissing(run, f"{place}: {side} has no FP8 state", stage=mode, where=tensor)
+            yield StateMissing(run, f"{place}: {side} has no FP8 state", stage=mode, where=tensor, evidence=evidence)
         return
     amax = run.comparison.difference(f"{index} amax {path} {tensor}", ours.amax_history, theirs.amax_history)
     if amax is not None:
-        yield AmaxHistoryDiffers(run, f"{place}: amax history: {amax}", stage=mode, where=tensor)
+        yield AmaxHistoryDiffers(run, f"{place}: amax history: {amax}", stage=mode, where=tensor, evidence=evidence)
     scale = run.comparison.difference(f"{index} scale {path} {tensor}", ours.scale, theirs.scale)
     if scale is not None:
-        yield ScaleDiffers(run, f"{place}: scale: {scale}", stage=mode, where=tensor)
+        yield ScaleDiffers(run, f"{place}: scale: {scale}", stage=mode, where=tensor, evidence=evidence)
 
 
 def _untouched(state: QuantizerState) -> bool:

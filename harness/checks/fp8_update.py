@@ -17,7 +17,7 @@ from torch import Tensor
 
 from harness.build import make_input, make_output_gradient, make_parameters, step_batch
 from harness.case import Case, DelayedScaling, Linear, linears
-from harness.checks.base import Finding, Run
+from harness.checks.base import Evidence, Finding, Run
 from harness.subjects.base import LinearState, QuantizerState
 
 LARGEST = {"E4M3": 448.0, "E5M2": 57344.0}
@@ -31,30 +31,35 @@ class HistoryNotMoved(Finding):
     """An amax history is not the one of the step before, moved by one row."""
 
     check: ClassVar[str] = "fp8 history rule"
+    promise: ClassVar[str] = "An amax history is that of the step before, moved by one row."
 
 
 class AmaxNotOfTensor(Finding):
     """The amax in a history is not that of the tensor that was quantised."""
 
     check: ClassVar[str] = "fp8 amax rule"
+    promise: ClassVar[str] = "The amax in a history is that of the tensor that was quantised."
 
 
 class ScaleNotOfAmax(Finding):
     """A scale does not follow from the amax history."""
 
     check: ClassVar[str] = "fp8 scale rule"
+    promise: ClassVar[str] = "A scale follows from the amax history as the recipe says."
 
 
 class WrongFormat(Finding):
     """A quantizer casts to another format than the recipe says."""
 
     check: ClassVar[str] = "fp8 format rule"
+    promise: ClassVar[str] = "A quantizer casts to the format that the recipe says."
 
 
 class ForeignColumns(Finding):
     """A quantizer reads another scale than its own, or writes into another history."""
 
     check: ClassVar[str] = "fp8 quantizer rule"
+    promise: ClassVar[str] = "A quantizer reads its own scale and writes into its own history."
 
 
 def check(run: Run) -> Iterator[Finding]:
@@ -104,10 +109,10 @@ def _check(
     stage = run.case.steps[index].mode
     if now.format != (expected_format := _format(recipe, tensor)):
         message = f"{place}: it is cast to {now.format}, the recipe says {expected_format}"
-        yield WrongFormat(run, message, stage=stage, where=tensor)
+        yield WrongFormat(run, message, stage=stage, where=tensor, evidence=Evidence((path,)))
     if not now.own_columns:
         message = f"{place}: its quantizer does not use its own scale and history"
-        yield ForeignColumns(run, message, stage=stage, where=tensor)
+        yield ForeignColumns(run, message, stage=stage, where=tensor, evidence=Evidence((path,)))
     history = now.amax_history.double().cpu()
     old = torch.zeros_like(history) if before is None else before.amax_history.double().cpu()
     if not bool(torch.isfinite(history).all()) or not bool(torch.isfinite(old).all()):
@@ -116,12 +121,12 @@ def _check(
         newest = _newest(run.case, old, history)
         if newest is None:
             message = f"{place}: the history went from {_ends(old)} to {_ends(history)}"
-            yield HistoryNotMoved(run, message, stage=stage, where=tensor)
+            yield HistoryNotMoved(run, message, stage=stage, where=tensor, evidence=Evidence((path,)))
             return
         # A gradient that nobody needs is not quantised.
         if amax is not None and newest != amax and not (tensor == "grad_output" and newest == 0):
             message = f"{place}: the newest amax is {newest!r}, that of the tensor {amax!r}"
-            yield AmaxNotOfTensor(run, message, stage=stage, where=tensor)
+            yield AmaxNotOfTensor(run, message, stage=stage, where=tensor, evidence=Evidence((path,)))
             return
     elif amax is not None:
         newest = amax
@@ -132,7 +137,7 @@ def _check(
     expected = _scale(used, scale, recipe, tensor)
     if abs(float(now.scale) - expected) > SCALE_TOLERANCE * expected:
         message = f"{place}: the scale is {float(now.scale)!r} where the amax {used!r} asks for {expected!r}"
-        yield ScaleNotOfAmax(run, message, stage=stage, where=tensor)
+        yield ScaleNotOfAmax(run, message, stage=stage, where=tensor, evidence=Evidence((path,)))
 
 
 def _newest(case: Case, old: Tensor, now: Tensor) -> float | None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from harness.checks.base import Finding, Run, kind_at
+from harness.checks.base import Evidence, Finding, Run, kind_at
 from harness.compare import gradient_key
 
 
@@ -15,12 +15,14 @@ class GradientDiffers(Finding):
     """A gradient is not what the reference gives."""
 
     check: ClassVar[str] = "gradient"
+    promise: ClassVar[str] = "The gradients are those of the reference."
 
 
 class GradientMissing(Finding):
     """A gradient is None on one side only."""
 
     check: ClassVar[str] = "gradient missing"
+    promise: ClassVar[str] = "Both sides give a gradient, or none does."
 
 
 def check(run: Run) -> Iterator[Finding]:
@@ -45,11 +47,20 @@ def _compare(run: Run, index: int, name: str, ours: Tensor | None, theirs: Tenso
     place = f"step {index}, gradient of {name}"
     if ours is None or theirs is None:
         side = run.subject.subject if ours is None else run.reference.subject
-        yield GradientMissing(run, f"{place}: None in {side} only", stage="backward", where=_kind(run, name))
+        yield GradientMissing(
+            run, f"{place}: None in {side} only", stage="backward", where=_kind(run, name), evidence=_evidence(name)
+        )
         return
     difference = run.comparison.difference(gradient_key(index, name), ours, theirs)
     if difference is not None:
-        yield GradientDiffers(run, f"{place}: {difference}", stage="backward", where=_kind(run, name))
+        yield GradientDiffers(
+            run, f"{place}: {difference}", stage="backward", where=_kind(run, name), evidence=_evidence(name)
+        )
+
+
+def _evidence(name: str) -> Evidence:
+    path, _, _ = name.rpartition(".")
+    return Evidence(layers=(path,) if path else ())
 
 
 def _kind(run: Run, name: str) -> str:

@@ -12,6 +12,7 @@ class InputChanged(Finding):
     """A step wrote into its input."""
 
     check: ClassVar[str] = "input changed"
+    promise: ClassVar[str] = "A step leaves the values of its input as they are."
 
 
 def check(run: Run) -> Iterator[Finding]:

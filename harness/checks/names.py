@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 
 from thunder.core.trace import TraceTag
 
-from harness.checks.base import Finding, Run
+from harness.case import Checkpoint, walk
+from harness.checks.base import Evidence, Finding, Run
+from harness.subjects.base import Compilation
 from harness.traces import computed_names
 
 
@@ -19,23 +21,25 @@ class NameComputedTwice(Finding):
     """One trace computes a name twice."""
 
     check: ClassVar[str] = "name computed twice"
+    promise: ClassVar[str] = "Every name has one producer in a trace."
 
 
 class NameInBothTraces(Finding):
     """The backward trace computes a name that the forward trace has too."""
 
     check: ClassVar[str] = "name in forward and backward"
+    promise: ClassVar[str] = "Values that backward computes again have names of their own."
 
 
 def check(run: Run) -> Iterator[Finding]:
     """The first violation of each kind in each compiled specialisation; all of Thunder's traces are inspected."""
     for compilation in run.subject.compilations:
-        yield from _twice(run, compilation.forward, "forward")
-        yield from _twice(run, compilation.backward, "backward")
-        yield from _overlap(run, compilation.forward, compilation.backward)
+        yield from _twice(run, compilation.step, compilation.forward, "forward")
+        yield from _twice(run, compilation.step, compilation.backward, "backward")
+        yield from _overlap(run, compilation)
 
 
-def _twice(run: Run, traces: tuple[Any, ...], label: str) -> Iterator[Finding]:
+def _twice(run: Run, step: int, traces: tuple[Any, ...], label: str) -> Iterator[Finding]:
     for trace in traces:
         producers: dict[str, str] = {}
         for bsym in trace.bound_symbols:
@@ -47,24 +51,26 @@ def _twice(run: Run, traces: tuple[Any, ...], label: str) -> Iterator[Finding]:
                         f"after: {_pass(trace)}",
                         stage=label,
                         where=_pass(trace),
+                        evidence=Evidence(_recomputed_layers(run), (name,), ((f"{label} trace", trace),), step),
                     )
                     return
                 producers[name] = bsym.sym.name
 
 
-def _overlap(run: Run, forward: tuple[Any, ...], backward: tuple[Any, ...]) -> Iterator[Finding]:
+def _overlap(run: Run, compilation: Compilation) -> Iterator[Finding]:
+    forward, backward = compilation.forward, compilation.backward
     # Only traces of one stage may be compared. A transform that merges equal calls across both passes hides an overlap
     # from the last traces, and may break on it: so the first ones after the split are compared too.
     split = next((trace for trace in forward if TraceTag.AUGMENTED_FORWARD in trace.tags), None)
     if split is None or not backward:
         return
     for stage, ours, theirs in (("split", split, backward[0]), ("final", forward[-1], backward[-1])):
-        for finding in _common_names(run, stage, ours, theirs):
+        for finding in _common_names(run, compilation.step, stage, ours, theirs):
             yield finding
             return
 
 
-def _common_names(run: Run, stage: str, forward: Any, backward: Any) -> Iterator[Finding]:
+def _common_names(run: Run, step: int, stage: str, forward: Any, backward: Any) -> Iterator[Finding]:
     known: dict[str, str] = {}
     for bsym in forward.bound_symbols:
         for proxy in bsym.flat_proxy_outs:
@@ -78,7 +84,18 @@ def _common_names(run: Run, stage: str, forward: Any, backward: Any) -> Iterator
                     f"{known[name]}",
                     stage=stage,
                     where="overlap",
+                    evidence=Evidence(
+                        _recomputed_layers(run),
+                        (name,),
+                        ((f"forward trace ({stage})", forward), (f"backward trace ({stage})", backward)),
+                        step,
+                    ),
                 )
+
+
+def _recomputed_layers(run: Run) -> tuple[str, ...]:
+    """The regions whose values backward computes again: where names can meet."""
+    return tuple(path for path, layer in walk(run.case.layers) if isinstance(layer, Checkpoint))
 
 
 def _pass(trace: Any) -> str:

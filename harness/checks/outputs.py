@@ -13,18 +13,21 @@ class OutputDiffers(Finding):
     """An output is not what the reference gives."""
 
     check: ClassVar[str] = "output"
+    promise: ClassVar[str] = "The outputs are those of the reference."
 
 
 class OutputRequiresGrad(Finding):
     """An output requires grad on one side only."""
 
     check: ClassVar[str] = "output requires grad"
+    promise: ClassVar[str] = "The output requires grad where that of the reference does."
 
 
 class StepMissing(Finding):
     """One side gave fewer steps without an exception that explains it."""
 
     check: ClassVar[str] = "step missing"
+    promise: ClassVar[str] = "Both sides run all steps."
 
 
 def check(run: Run) -> Iterator[Finding]:

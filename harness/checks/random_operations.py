@@ -13,13 +13,14 @@ from typing import Any, ClassVar
 
 from thunder.core import prims
 
-from harness.checks.base import Finding, Run
+from harness.checks.base import Evidence, Finding, Run
 
 
 class RandomOperationsCounted(Finding):
     """A trace draws more or fewer times than the one before it."""
 
     check: ClassVar[str] = "random operations"
+    promise: ClassVar[str] = "No pass drops, merges or repeats a random operation."
 
 
 def check(run: Run) -> Iterator[Finding]:
@@ -36,6 +37,7 @@ def check(run: Run) -> Iterator[Finding]:
                     f"{seen} random operations after the pass {pass_name!r}, {expected} before it",
                     stage=pass_name,
                     where="fewer" if seen < expected else "more",
+                    evidence=Evidence(traces=((f"trace after {pass_name}", trace),), step=compilation.step),
                 )
                 break
 

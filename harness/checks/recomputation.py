@@ -16,13 +16,14 @@ from thunder.core.proxies import Proxy
 from thunder.core.pytree import tree_iter
 
 from harness.case import Activation, AnyLayer, Case, Checkpoint, Linear
-from harness.checks.base import Finding, Run
+from harness.checks.base import Evidence, Finding, Run
 
 
 class IntermediateSaved(Finding):
     """Forward saves a value that backward should recompute."""
 
     check: ClassVar[str] = "recomputation"
+    promise: ClassVar[str] = "What a checkpointed region computes is recomputed in backward, not saved."
 
 
 def check(run: Run) -> Iterator[Finding]:
@@ -40,6 +41,15 @@ def check(run: Run) -> Iterator[Finding]:
                 f"forward saves {', '.join(sorted(saved))}, computed in {len(run.case.layers)} checkpointed regions",
                 stage=run.case.steps[compilation.step].mode,
                 where="saved for backward",
+                evidence=Evidence(
+                    layers=tuple(map(str, range(len(run.case.layers)))),
+                    names=tuple(sorted(saved)),
+                    traces=(
+                        ("last forward trace", compilation.forward[-1]),
+                        ("last backward trace", compilation.backward[-1]),
+                    ),
+                    step=compilation.step,
+                ),
             )
             return
 

@@ -12,41 +12,50 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from harness.checks.base import Finding, Run
-from harness.traces import LINEAR_BACKWARD, LINEAR_FORWARD, STATEFUL, state_object
+from harness.checks.base import Evidence, Finding, Run
+from harness.precision import claimed_linears
+from harness.traces import LINEAR_BACKWARD, LINEAR_FORWARD, STATEFUL, linears_using, state_object
 
 
 class StatefulSymbolShared(Finding):
     """One stateful symbol is bound several times in one trace."""
 
     check: ClassVar[str] = "stateful symbol"
+    promise: ClassVar[str] = (
+        "Every stateful symbol is bound once in a trace: it stands for the FP8 state of one linear."
+    )
 
 
 class StateObjectShared(Finding):
     """Two stateful symbols call the same state object."""
 
     check: ClassVar[str] = "state object"
+    promise: ClassVar[str] = "Every stateful symbol has a state object of its own."
 
 
 class QuantizerShared(Finding):
     """Two linears of one trace quantise with the same quantizer."""
 
     check: ClassVar[str] = "quantizer"
+    promise: ClassVar[str] = "Every linear quantises with quantizers of its own."
 
 
 class StateAskedAgain(Finding):
     """Backward asks again for the FP8 state of forward, which updates its scales once more."""
 
     check: ClassVar[str] = "state asked again"
+    promise: ClassVar[str] = (
+        "Backward does not ask again for the FP8 state of forward, which would update its scales once more."
+    )
 
 
 def check(run: Run) -> Iterator[Finding]:
     """The first violation of each kind in each compiled specialisation."""
     for compilation in run.subject.compilations:
         for trace, label in _inspected(compilation.forward, compilation.backward):
-            yield from _shared_symbols(run, trace, label)
-            yield from _shared_quantizers(run, trace, label)
-        yield from _shared_objects(run, (*compilation.forward[-1:], *compilation.backward[-1:]))
+            yield from _shared_symbols(run, compilation.step, trace, label)
+            yield from _shared_quantizers(run, compilation.step, trace, label)
+        yield from _shared_objects(run, compilation.step, (*compilation.forward[-1:], *compilation.backward[-1:]))
 
 
 def check_recomputation(run: Run) -> Iterator[Finding]:
@@ -62,6 +71,12 @@ def check_recomputation(run: Run) -> Iterator[Finding]:
                 f"{min(both)} is called in the forward and in the backward trace",
                 stage="final",
                 where="get_te_fp8_state",
+                evidence=Evidence(
+                    _layers(run, compilation.step, compilation.forward[-1], min(both)),
+                    (min(both),),
+                    (("forward trace", compilation.forward[-1]), ("backward trace", compilation.backward[-1])),
+                    compilation.step,
+                ),
             )
 
 
@@ -75,7 +90,7 @@ def _inspected(forward: tuple[Any, ...], backward: tuple[Any, ...]) -> Iterator[
         yield backward[-1], "backward"
 
 
-def _shared_symbols(run: Run, trace: Any, label: str) -> Iterator[Finding]:
+def _shared_symbols(run: Run, step: int, trace: Any, label: str) -> Iterator[Finding]:
     counts: Counter[str] = Counter()
     for bsym in trace.bound_symbols:
         # A symbol that is recomputed in backward is bound again on purpose, except for the state itself: a joint
@@ -89,6 +104,7 @@ def _shared_symbols(run: Run, trace: Any, label: str) -> Iterator[Finding]:
                 f"{name} is bound {count} times in the {label} trace: two linears share one FP8 state",
                 stage=label,
                 where=_stem(name),
+                evidence=Evidence(_layers(run, step, trace, name), (name,), ((f"{label} trace", trace),), step),
             )
             return
 
@@ -99,7 +115,7 @@ def _recomputed(bsym: Any) -> bool:
     return BoundSymbolTag.RECOMPUTE_IN_BACKWARD in bsym.tags
 
 
-def _shared_quantizers(run: Run, trace: Any, label: str) -> Iterator[Finding]:
+def _shared_quantizers(run: Run, step: int, trace: Any, label: str) -> Iterator[Finding]:
     for symbol, positions in ((LINEAR_FORWARD, (3, 4)), (LINEAR_BACKWARD, (3, 4, 5))):
         users: defaultdict[str, int] = defaultdict(int)
         for bsym in trace.bound_symbols:
@@ -113,11 +129,14 @@ def _shared_quantizers(run: Run, trace: Any, label: str) -> Iterator[Finding]:
                     f"quantizer {quantizer} is used by {count} calls of {symbol} in the {label} trace",
                     stage=label,
                     where=symbol,
+                    evidence=Evidence(
+                        _layers(run, step, trace, quantizer), (quantizer,), ((f"{label} trace", trace),), step
+                    ),
                 )
                 return
 
 
-def _shared_objects(run: Run, traces: tuple[Any, ...]) -> Iterator[Finding]:
+def _shared_objects(run: Run, step: int, traces: tuple[Any, ...]) -> Iterator[Finding]:
     owners: dict[int, str] = {}
     for trace in traces:
         for bsym in trace.bound_symbols:
@@ -133,8 +152,15 @@ def _shared_objects(run: Run, traces: tuple[Any, ...]) -> Iterator[Finding]:
                     f"{owner} and {bsym.sym.name} are backed by one {type(state).__name__} object",
                     stage="final",
                     where=_stem(owner),
+                    evidence=Evidence(names=(owner, bsym.sym.name), traces=(("trace", trace),), step=step),
                 )
                 return
+
+
+def _layers(run: Run, step: int, trace: Any, name: str) -> tuple[str, ...]:
+    """Paths of the linears that depend on a stateful symbol or on a quantizer."""
+    claimed = claimed_linears(run.case, step)
+    return tuple(claimed[index] for index in linears_using(trace, name) if index < len(claimed))
 
 
 def _stem(name: str) -> str:

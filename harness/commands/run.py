@@ -20,7 +20,7 @@ from harness.commands.common import (
     summary_on_interrupt,
 )
 from harness.corpus import load_regression
-from harness.device import DeviceChoice
+from harness.device import DeviceChoice, Environment
 from harness.fixes import reverted
 from harness.judge import Judge, Judgement
 
@@ -41,9 +41,20 @@ def _bucket_id(_context: click.Context, _parameter: click.Parameter, value: str 
     "--expect-bucket",
     metavar="ID",
     callback=_bucket_id,
-    help="Exit with 0 only if a finding lies in this bucket: the test for an outside reducer.",
+    help="Let this bucket alone decide the exit code, for outside reducers: 1 found, 0 not found.",
 )
-def run(files: tuple[Path, ...], reverts: tuple[str, ...], device: DeviceChoice, expect_bucket: str | None) -> None:
+@click.option(
+    "--report-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write a report for each bucket into a folder of this directory.",
+)
+def run(
+    files: tuple[Path, ...],
+    reverts: tuple[str, ...],
+    device: DeviceChoice,
+    expect_bucket: str | None,
+    report_dir: Path | None,
+) -> None:
     """Run each CASE.json and print what was found.
 
     Takes cases as the fuzz suite writes them and files of corpus/regressions.
@@ -54,11 +65,20 @@ def run(files: tuple[Path, ...], reverts: tuple[str, ...], device: DeviceChoice,
       tefuzz run corpus/regressions/caching.json                    # clean
       tefuzz run corpus/regressions/caching.json --revert caching   # finds the bug
       tefuzz run small.json --revert caching --expect-bucket 0a1b2c3d4e
+      tefuzz run small.json --report-dir reports
+
+    A report is the folder DIR/BUCKET with case.json, repro.py (a standalone program, which is run), report.md (for an
+    issue) and report.html. A case belongs to the bucket of its strongest finding; of several cases the smallest is
+    reported. Known issues are reported too.
+
+    With --expect-bucket all other findings are ignored, and a known issue counts like any other finding. Reducers
+    that ask for 0 while a case is interesting need the status 1 alone turned round, not those of errors:
+    `tefuzz run case.json --expect-bucket ID; test $? -eq 1`.
 
     \b
     Exit codes:
-      0  clean (known issues count as clean, and are said)
-      1  findings; with --expect-bucket: no finding in that bucket
+      0  clean (known issues count as clean, and are said); with --expect-bucket: no finding in that bucket
+      1  findings; with --expect-bucket: a finding in that bucket
       2  bad input: nothing was run
       3  an error of tefuzz itself
     """
@@ -74,6 +94,8 @@ def run(files: tuple[Path, ...], reverts: tuple[str, ...], device: DeviceChoice,
             click.echo("\n".join([f"{path}: {_headline(judgement)}", *_details(judgement)]))
     if len(cases) > 1:
         click.echo(_summary(done, len(cases)))
+    if report_dir is not None:
+        _report(report_dir, done, environment, reverts, expect_bucket)
     raise click.exceptions.Exit(_exit_code(done, expect_bucket))
 
 
@@ -126,6 +148,21 @@ def _exit_code(done: Sequence[Judgement], expect_bucket: str | None) -> ExitCode
     buckets = {finding.bucket for judgement in done for finding in judgement.verdict.findings}
     if any(expect_bucket in (str(bucket), bucket.digest) for bucket in buckets):
         click.echo(f"found in the expected bucket {expect_bucket}")
-        return ExitCode.CLEAN
+        return ExitCode.FINDINGS
     click.echo(f"nothing in the expected bucket {expect_bucket}")
-    return ExitCode.FINDINGS
+    return ExitCode.CLEAN
+
+
+def _report(
+    directory: Path,
+    done: list[Judgement],
+    environment: Environment,
+    reverts: tuple[str, ...],
+    expect_bucket: str | None,
+) -> None:
+    from harness.report.folder import subjects, write_report
+
+    for subject in subjects(done, expect_bucket):
+        written = write_report(directory, subject, environment, reverts)
+        shows = written.trial.complaint or "its program shows the bug"
+        click.echo(f"report: {written.folder / 'report.html'} ({shows})")

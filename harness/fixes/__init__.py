@@ -9,13 +9,14 @@ ends, also by an exception. Importing this package is cheap; what a fix is made 
 
 from __future__ import annotations
 
+import atexit
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from harness.fixes.base import Fix, FixError
 
-__all__ = ["FIXES", "REVERTS", "Fix", "FixError", "missing_fixes", "reverted"]
+__all__ = ["FIXES", "REVERTS", "Fix", "FixError", "missing_fixes", "revert_until_exit", "reverted"]
 
 FIXES: dict[str, Fix] = {
     fix.name: fix
@@ -77,6 +78,14 @@ def reverted(names: Iterable[str]) -> Iterator[None]:
         for name in chosen:
             stack.enter_context(REVERTS[name].reverted(name))
         yield
+
+
+def revert_until_exit(*names: str) -> None:
+    """Undo fixes for the rest of this process: for programs that show what a fix mended."""
+    undone = ExitStack()
+    undone.enter_context(reverted(names))
+    # Not left to the garbage collector: at the end of the process it would come when modules are already gone.
+    atexit.register(undone.close)
 
 
 def _unknown(name: str) -> str:

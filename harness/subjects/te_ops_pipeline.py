@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import transformer_engine.pytorch as te
 from torch import Tensor, nn
 
-from harness.build import parameter_names
+from harness.build import DTYPES, parameter_names
 from harness.case import Activation, AnyLayer, GatedActivation, LayerNorm, Linear, RMSNorm, output_width
 from harness.precision import Recipes
 from harness.subjects.base import LinearState, Subject, leaf_parameters
@@ -61,27 +61,26 @@ class TeOpsPipeline(Subject):
 
     def _op(self, path: str, layer: AnyLayer, width: int) -> nn.Module:
         parameters = {name: self._parameters[f"{path}.{name}"] for name in parameter_names(layer)}
-        match layer:
-            case Linear():
-                weight = parameters["weight"]
-                op = te.ops.Linear(width, layer.out_features, bias=layer.bias, device=weight.device, dtype=weight.dtype)
-            case LayerNorm() | RMSNorm():
-                weight = parameters["weight"]
-                kind = te.ops.LayerNorm if isinstance(layer, LayerNorm) else te.ops.RMSNorm
-                op = kind(
-                    width,
-                    eps=layer.eps,
-                    zero_centered_gamma=layer.zero_centered_gamma,
-                    device=weight.device,
-                    dtype=weight.dtype,
-                )
-            case Activation() | GatedActivation():
-                op = getattr(te.ops, ACTIVATION_OPS[layer.function])()
-            case _:
-                raise TypeError(f"{type(layer).__name__} has no te.ops counterpart in a pipeline")
+        name, arguments = op_call(layer, width)
+        placement = {"device": self.device, "dtype": DTYPES[self.case.input.dtype]} if parameters else {}
+        op: nn.Module = getattr(te.ops, name)(**arguments, **placement)
         for name, parameter in parameters.items():
             op.register_parameter(name, parameter)
         return op
+
+
+def op_call(layer: AnyLayer, width: int) -> tuple[str, dict[str, Any]]:
+    """The operation in ``te.ops`` that computes a layer: its class and how it is called, without device and dtype."""
+    match layer:
+        case Linear():
+            return "Linear", {"in_features": width, "out_features": layer.out_features, "bias": layer.bias}
+        case LayerNorm() | RMSNorm():
+            options = {"eps": layer.eps, "zero_centered_gamma": layer.zero_centered_gamma}
+            return type(layer).__name__, {"normalized_shape": width, **options}
+        case Activation() | GatedActivation():
+            return ACTIVATION_OPS[layer.function], {}
+        case _:
+            raise TypeError(f"{type(layer).__name__} has no te.ops counterpart in a pipeline")
 
 
 class TeOpsPipelineHidden(TeOpsPipeline):

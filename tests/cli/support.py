@@ -44,5 +44,5 @@ def judgement(*, finds: bool = False) -> Judgement:
     case = Case(layers=(Linear(out_features=64),))
     run = cast(Run, SimpleNamespace(case=case, subject=SimpleNamespace(subject="nobody")))
     found = (Invented(run, "one is two", stage="train", where="output"),) if finds else ()
-    verdict = Verdict(case=case, findings=found, refusal=None, te_linears=1, seconds={"subject": 0.5})
+    verdict = Verdict(case=case, findings=found, refusal=None, te_linears=1, seconds={"subject": 0.5}, run=run)
     return Judgement(verdict, (), found)

@@ -12,6 +12,7 @@ from harness.fixes import reverted
 from harness.judge import Judge
 from harness.known_issues import DEFAULT_FILE
 from harness.recorder import Recorder
+from harness.report.trial import Trial
 from tests.cli.support import tefuzz
 
 FUSER = REGRESSIONS / "fuser.json"
@@ -39,11 +40,28 @@ def test_run_finds_what_a_revert_brings_back(tmp_path: Path) -> None:
 
 def test_expected_bucket(tmp_path: Path) -> None:
     for name in _bucket(tmp_path):
-        assert tefuzz("run", FUSER, "--revert", "fuser", "--expect-bucket", name).exit_code == 0
-        assert tefuzz("run", FUSER, "--expect-bucket", name).exit_code == 1, "clean is not the bucket"
+        assert tefuzz("run", FUSER, "--revert", "fuser", "--expect-bucket", name).exit_code == 1
+        assert tefuzz("run", FUSER, "--expect-bucket", name).exit_code == 0, "clean is not the bucket"
     other = tefuzz("run", FUSER, "--revert", "fuser", "--expect-bucket", "0123456789")
-    assert other.exit_code == 1
+    assert other.exit_code == 0, "findings in other buckets do not count"
     assert "nothing in the expected bucket 0123456789" in other.stdout
+
+
+def test_reports_of_findings_and_of_known_issues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([Trial(1, "seen: it", None), Trial(0, "seen: nothing", "it ends with status 0")])
+    monkeypatch.setattr("harness.report.folder.run_program", lambda _program, _finding: next(answers))
+    bucket, digest = _bucket(tmp_path)
+    result = tefuzz("run", FUSER, KNOWN, "--revert", "fuser", "--report-dir", tmp_path / "out")
+    assert result.exit_code == 1, "reports change no exit code"
+    assert f"report: {tmp_path / 'out' / digest / 'report.html'} (its program shows the bug)" in result.stdout
+    assert "(it ends with status 0)" in result.stdout
+    folders = sorted((tmp_path / "out").iterdir())
+    assert len(folders) == 2
+    for folder in folders:
+        assert {path.name for path in folder.iterdir()} == {"case.json", "repro.py", "report.md", "report.html"}
+    assert bucket in (tmp_path / "out" / digest / "report.md").read_text()
+    assert tefuzz("run", FUSER, "--report-dir", tmp_path / "none").exit_code == 0
+    assert not (tmp_path / "none").exists(), "there is nothing to report"
 
 
 def test_a_known_issue_is_said_and_clean() -> None:

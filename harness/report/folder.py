@@ -1,0 +1,162 @@
+"""The folder of one bucket: ``case.json``, ``repro.py``, ``report.md`` and ``report.html``."""
+
+from __future__ import annotations
+
+import math
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.case import canonical_json, describe, pretty_json, walk
+from harness.checks.base import Finding
+from harness.device import Environment
+from harness.judge import Judgement
+from harness.known_issues import KnownIssue
+from harness.recorder import write_atomically
+from harness.report import plots
+from harness.report.listings import listings
+from harness.report.measures import measures, state_series
+from harness.report.program import program_source, seen, sentence
+from harness.report.templates import render
+from harness.report.trial import Trial, run_program
+
+MAX_BYTES = 200_000
+"""Of ``report.html``: what issue trackers and mail take."""
+TRACE_LINES = (220, 120, 60, 25)
+"""Lines shown of each trace; fewer when the page would get too large."""
+MESSAGE_LINES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One report on disk."""
+
+    folder: Path
+    finding: Finding
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a report is about: the judgement of a case, and the finding that names the bucket."""
+
+    judgement: Judgement
+    finding: Finding
+    issue: KnownIssue | None
+
+
+def subjects(judgements: list[Judgement], bucket: str | None = None) -> list[Subject]:
+    """One for each bucket: the smallest case of it.
+
+    A case belongs to the bucket of its strongest finding, one that no known issue explains if there is any; with
+    ``bucket`` (in full or as digest) to that one if it has it.
+    """
+    smallest: dict[str, Subject] = {}
+    for judgement in judgements:
+        subject = _subject(judgement, bucket)
+        if subject is None:
+            continue
+        key = str(subject.finding.bucket)
+        if key not in smallest or _size(judgement) < _size(smallest[key].judgement):
+            smallest[key] = subject
+    return list(smallest.values())
+
+
+def _subject(judgement: Judgement, bucket: str | None) -> Subject | None:
+    found = [(finding, None) for finding in judgement.unexplained] + [*judgement.explained]
+    wanted = [pair for pair in found if bucket in (str(pair[0].bucket), pair[0].bucket.digest)]
+    if not found:
+        return None
+    finding, issue = (wanted or found)[0]
+    return Subject(judgement, finding, issue)
+
+
+def _size(judgement: Judgement) -> int:
+    return len(canonical_json(judgement.verdict.case))
+
+
+def write_report(directory: Path, subject: Subject, environment: Environment, reverts: tuple[str, ...]) -> Written:
+    """Write the folder of a bucket below ``directory``; the program is run before the reports are written."""
+    finding, verdict = subject.finding, subject.judgement.verdict
+    folder = directory / finding.bucket.digest
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "case.json", pretty_json(verdict.case))
+    program = program_source(verdict, finding, dict(environment.versions), reverts)
+    write_atomically(folder / "repro.py", program)
+    trial = run_program(folder / "repro.py", finding)
+    context = _context(subject, environment, reverts, program, trial)
+    write_atomically(folder / "report.md", render("report.md.j2", **context))
+    write_atomically(folder / "report.html", page(subject, context))
+    return Written(folder, finding, trial)
+
+
+def page(subject: Subject, context: dict[str, Any]) -> str:
+    """The page, with as much of the traces as there is room for."""
+    run, finding = subject.judgement.verdict.run, subject.finding
+    measured, series = measures(run), state_series(run)
+    context = context | {
+        "picture": plots.model_picture(finding.case, frozenset(finding.evidence.layers)),
+        "errors": plots.error_plot(measured) if measured else None,
+        "measures": plots.shown_measures(measured),
+        "measures_left_out": max(0, len(measured) - plots.MAX_ROWS),
+        "states": [plots.state_plot(one) for one in series[: plots.MAX_SERIES]],
+        "states_left_out": max(0, len(series) - plots.MAX_SERIES),
+        "reason": _reason(subject),
+        "infinity": math.inf,
+    }
+    text = ""
+    for lines in TRACE_LINES:
+        text = render("report.html.j2", **context, rows=listings(run, finding.evidence, lines))
+        if len(text.encode()) < MAX_BYTES:
+            break
+    return text
+
+
+def _reason(subject: Subject) -> str:
+    """Why that much is allowed."""
+    case = subject.finding.case
+    if case.jit is not None and case.jit.executor == "torch":
+        return "Allowed is what rounding can do to this case: a bound from runs with random rounding, around float64."
+    return "Both sides call the same kernels on the same values, so nothing is allowed."
+
+
+def _context(
+    subject: Subject, environment: Environment, reverts: tuple[str, ...], program: str, trial: Trial
+) -> dict[str, Any]:
+    """What both templates show."""
+    finding, judgement = subject.finding, subject.judgement
+    case = finding.case
+    verdict = judgement.verdict
+    layers = dict(walk(case.layers))
+    options = "".join(f" --revert {name}" for name in reverts)
+    return {
+        "title": sentence(finding),
+        "expected": finding.promise,
+        "seen": seen(finding),
+        "message": _shortened(finding.message),
+        "finding": finding,
+        "case": case,
+        "case_json": pretty_json(case),
+        "model": describe(case.layers, case.input.features),
+        "guilty": [(path, type(layers[path]).__name__) for path in finding.evidence.layers if path in layers],
+        "names": finding.evidence.names,
+        "sides": (verdict.run.subject.subject, verdict.run.reference.subject),
+        "issue": subject.issue,
+        "others": [other for other in verdict.findings if other is not finding],
+        "reverts": reverts,
+        "program": program,
+        "trial": trial,
+        "command": f"tefuzz run case.json{options} --expect-bucket {finding.bucket.digest}",
+        "environment": environment,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+
+
+def _shortened(message: str) -> str:
+    """A message without the middle of a long traceback."""
+    lines = message.rstrip().splitlines()
+    if len(lines) > MESSAGE_LINES:
+        lines[MESSAGE_LINES // 2 : -MESSAGE_LINES // 2] = [f"... ({len(lines) - MESSAGE_LINES} lines left out)"]
+    return "\n".join(lines)

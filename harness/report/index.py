@@ -1,0 +1,104 @@
+"""The index of a fuzz run: its buckets, how often each was found, and what the run covered. Imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.case import CaseError
+from harness.recorder import CaseRecord, in_flight, read_records, write_atomically
+from harness.report.templates import render
+
+GROUPS = (
+    "layer",
+    "activation",
+    "recipe",
+    "recipe_object",
+    "dtype",
+    "distribution",
+    "executor",
+    "cache",
+    "entry",
+    "step",
+)
+"""Kinds of features that come first, in this order; the others follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRow:
+    """One bucket of a run."""
+
+    bucket: str
+    digest: str
+    known_issue: str | None
+    cases: int
+    model: str
+    """The shortest model that showed it."""
+    report: str | None
+    """The page of its report, relative to the index; None where there is none yet."""
+    case: str | None
+    """The file that holds the shrunk case; None for a known issue."""
+
+
+def write_index(run: Path, directory: Path) -> Path:
+    """Write ``index.html`` into ``directory`` for the records of ``run``; ``CaseError`` if there are none."""
+    records = list(read_records(run))
+    if not records:
+        raise CaseError(f"{run}: there are no records of a fuzz run in it. Give a directory below .tefuzz/runs.")
+    directory.mkdir(parents=True, exist_ok=True)
+    rows = bucket_rows(records, run, directory)
+    text = render(
+        "index.html.j2",
+        run=run.name,
+        records=len(records),
+        distinct=len({record.case_id for record in records}),
+        seconds=sum(sum(record.seconds.values()) for record in records),
+        te_linears=sum(record.te_linears for record in records),
+        fell_back=sum(record.fell_back for record in records),
+        rows=rows,
+        new=sum(row.known_issue is None for row in rows),
+        command=f"tefuzz run {run / 'failures'}/*.json --report-dir {directory}",
+        groups=feature_groups(records),
+        refusals=Counter(record.refusal for record in records if record.refusal).most_common(10),
+        in_flight=[str(path) for path in in_flight(run)],
+    )
+    path = directory / "index.html"
+    write_atomically(path, text)
+    return path
+
+
+def bucket_rows(records: list[CaseRecord], run: Path, directory: Path) -> list[BucketRow]:
+    """The buckets, new ones first, then by how many cases have them."""
+    grouped: dict[tuple[str, str | None], list[CaseRecord]] = {}
+    for record in records:
+        if record.bucket is not None:
+            grouped.setdefault((record.bucket, record.known_issue), []).append(record)
+    rows = []
+    for (bucket, issue), members in grouped.items():
+        digest = hashlib.sha256(bucket.encode()).hexdigest()[:10]
+        page, case = directory / digest / "report.html", run / "failures" / f"{digest}.json"
+        rows.append(
+            BucketRow(
+                bucket=bucket,
+                digest=digest,
+                known_issue=issue,
+                cases=len({member.case_id for member in members}),
+                model=min((member.model for member in members), key=len),
+                report=f"{digest}/report.html" if page.exists() else None,
+                case=str(case) if case.exists() else None,
+            )
+        )
+    return sorted(rows, key=lambda row: (row.known_issue is not None, -row.cases, row.bucket))
+
+
+def feature_groups(records: list[CaseRecord]) -> list[tuple[str, list[tuple[str, int, float]]]]:
+    """Features by kind, each with the number of cases that have it and their share."""
+    counts = Counter(feature for record in records for feature in record.features)
+    groups: dict[str, list[tuple[str, int, float]]] = {}
+    for feature, count in counts.most_common():
+        kind, colon, name = feature.partition(":")
+        groups.setdefault(kind if colon else "other", []).append((name or kind, count, count / len(records)))
+    order = {kind: position for position, kind in enumerate(GROUPS)}
+    return sorted(groups.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))

@@ -1,0 +1,186 @@
+"""The pictures of a report, as SVG that takes its colours from the style sheet of the page around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from harness.case import AnyLayer, Case, describe, output_width
+from harness.report.measures import Measure, StateSeries
+
+MAX_ROWS = 40
+"""Rows of the plot of errors."""
+MAX_SERIES = 12
+"""Plots of FP8 state."""
+ROW = 22
+LABEL = 250
+BAR = 520
+BOX = 300
+GAP = 14
+
+
+def element(name: str, content: Any = "", **attributes: Any) -> Markup:
+    """An SVG element; names of attributes have underscores for hyphens, and everything is escaped."""
+    pairs = Markup("").join(
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
+    )
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), pairs, content)
+
+
+def _text(x: float, y: float, text: str, class_: str = "", anchor: str = "start") -> Markup:
+    return element("text", text, x=f"{x:g}", y=f"{y:g}", class_=class_, text_anchor=anchor)
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
+    return element("line", x1=f"{x1:g}", y1=f"{y1:g}", x2=f"{x2:g}", y2=f"{y2:g}", class_=class_)
+
+
+def _svg(width: float, height: float, title: str, parts: Sequence[Markup]) -> Markup:
+    content = element("title", title) + Markup("").join(parts)
+    size = {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
+    return element("svg", content, xmlns="http://www.w3.org/2000/svg", role="img", **size)
+
+
+def shown_measures(measured: Sequence[Measure]) -> list[Measure]:
+    """Those that the plot has room for: the ones that failed first, then in order."""
+    chosen = sorted(measured, key=lambda measure: not measure.failed)[:MAX_ROWS]
+    return sorted(chosen, key=list(measured).index)
+
+
+def error_plot(measured: Sequence[Measure]) -> Markup:
+    """A row for each tensor of each step: its error in ulp on a logarithmic scale, and the bound as a mark."""
+    rows = shown_measures(measured)
+    values = [value for m in rows for value in (m.ulp, m.allowed_ulp) if 0 < value < math.inf]
+    low = math.floor(math.log10(min(values, default=1.0)))
+    high = max(math.ceil(math.log10(max(values, default=1.0))), low + 1)
+
+    def place(value: float) -> float:
+        """Zero at the left edge, infinity at the right one, and powers of ten between."""
+        if value == 0:
+            return LABEL
+        if value == math.inf:
+            return LABEL + BAR
+        return LABEL + 40 + (math.log10(value) - low) / (high - low) * (BAR - 100)
+
+    bottom = 26 + ROW * len(rows)
+    parts = []
+    stride = max(1, (high - low) // 8)
+    ticks = [(0.0, "0"), *((10.0**e, f"1e{e}") for e in range(low, high + 1, stride)), (math.inf, "∞ / NaN")]
+    for value, label in ticks:
+        parts += [
+            _line(place(value), 20, place(value), bottom, "grid"),
+            _text(place(value), 14, label, "tick", "middle"),
+        ]
+    for index, m in enumerate(rows):
+        y = 26 + ROW * index + ROW / 2
+        kind = "bad" if m.failed else "good"
+        parts.append(_text(LABEL - 10, y + 4, f"step {m.step}, {_shortened(m.name, 28)}", f"row {kind}", "end"))
+        parts.append(_line(LABEL, y, place(m.ulp), y, f"stem {kind}"))
+        parts.append(_line(place(m.allowed_ulp), y - 8, place(m.allowed_ulp), y + 8, "bound"))
+        parts.append(element("circle", cx=f"{place(m.ulp):g}", cy=f"{y:g}", r="4.5", class_=kind))
+    return _svg(LABEL + BAR + 50, bottom + 6, "error of every output and gradient in ulp", parts)
+
+
+def state_plot(series: StateSeries) -> Markup:
+    """Scale and amax of one tensor over the steps, both sides."""
+    width, height = 330.0, 118.0
+    parts = [_text(0, 12, _shortened(series.name, 48), "row bad" if series.differs else "row")]
+    for column, (label, pair) in enumerate((("scale", series.scales), ("largest amax", series.amaxes))):
+        left = 4 + column * (width / 2)
+        parts += _panel(left, 36, width / 2 - 26, height - 58, label, series.steps, pair)
+    return _svg(width, height, f"{series.name}: scale and amax over the steps", parts)
+
+
+def _panel(
+    left: float, top: float, width: float, height: float, label: str, steps: Sequence[int], pair: Sequence[Any]
+) -> list[Markup]:
+    values = [value for side in pair for value in side if value is not None and math.isfinite(value)]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    margin = (high - low) * 0.1 or abs(high) * 0.1 or 1.0
+    low, high = low - margin, high + margin
+
+    def at(step: int, value: float) -> tuple[float, float]:
+        x = left + width * ((step - steps[0]) / (len(steps) - 1) if len(steps) > 1 else 0.5)
+        return x, top + height * (1 - (value - low) / (high - low))
+
+    parts = [_text(left, top - 6, label, "tick"), _line(left, top + height, left + width, top + height, "grid")]
+    parts.append(_text(left + width, top - 6, f"{high - margin:.4g}", "tick", "end"))
+    parts.append(_text(left + width, top + height + 12, f"{low + margin:.4g}", "tick", "end"))
+    parts.append(_text(left, top + height + 12, f"steps {steps[0]} to {steps[-1]}", "tick"))
+    for side, class_ in ((1, "theirs"), (0, "ours")):
+        points = [at(step, value) for step, value in zip(steps, pair[side], strict=True) if value is not None]
+        points = [(x, y) for x, y in points if math.isfinite(y)]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(element("polyline", points=path, class_=class_))
+        radius = "3" if side == 0 else "5"
+        parts += [element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=radius, class_=class_) for x, y in points]
+    return parts
+
+
+def model_picture(case: Case, guilty: frozenset[str]) -> Markup:
+    """The layers from top to bottom, layers inside layers in a frame; the guilty ones are marked."""
+    parts: list[Markup] = []
+    width = case.input.features
+    depth = _depth(case.layers)
+    total = BOX + 2 * GAP * depth + 90
+    middle = total / 2 - 40
+    shape = ", ".join(map(str, case.input.batch))
+    grad = ", requires grad" if case.input.requires_grad else ""
+    parts.append(_text(middle, 16, f"input [{shape}, {width}] {case.input.dtype}{grad}", "tick", "middle"))
+    bottom = _layers(parts, case.layers, width, "", guilty, middle, 24, BOX + 2 * GAP * depth)
+    after = output_width(case.layers, width)
+    parts.append(_text(middle, bottom + 14, f"output [{shape}, {after}]", "tick", "middle"))
+    return _svg(total, bottom + 22, describe(case.layers, width), parts)
+
+
+def _layers(
+    parts: list[Markup],
+    layers: tuple[AnyLayer, ...],
+    width: int,
+    prefix: str,
+    guilty: frozenset[str],
+    middle: float,
+    top: float,
+    box: float,
+) -> float:
+    """Draw a row of layers below ``top`` and return where it ends."""
+    for index, layer in enumerate(layers):
+        path = f"{prefix}{index}"
+        kind = "box bad" if path in guilty else "box"
+        parts.append(_line(middle, top, middle, top + 10, "arrow"))
+        top += 10
+        body: tuple[AnyLayer, ...] = getattr(layer, "body", ())
+        left = middle - box / 2
+        if body:
+            inner: list[Markup] = []
+            end = _layers(inner, body, width, f"{path}.", guilty, middle, top + 22, box - 2 * GAP) + 10
+            parts.append(_box(left, top, box, end - top, f"frame {kind}"))
+            parts.append(_text(left + 10, top + 16, f"{path}  {type(layer).__name__.lower()}", "row"))
+            parts += inner
+            parts.append(_line(middle, end - 10, middle, end, "arrow"))
+        else:
+            end = top + 30
+            parts.append(_box(left, top, box, 30, kind))
+            parts.append(_text(left + 10, top + 20, f"{path}  {_shortened(describe((layer,), width), 42)}", "row"))
+        if path in guilty:
+            parts.append(_text(left + box + 8, top + 20, "◀ seen here", "row bad"))
+        top = end
+        width = output_width((layer,), width)
+    parts.append(_line(middle, top, middle, top + 8, "arrow"))
+    return top + 8
+
+
+def _box(x: float, y: float, width: float, height: float, class_: str) -> Markup:
+    return element("rect", x=f"{x:g}", y=f"{y:g}", width=f"{width:g}", height=f"{height:g}", rx="5", class_=class_)
+
+
+def _depth(layers: tuple[AnyLayer, ...]) -> int:
+    bodies: list[tuple[AnyLayer, ...]] = [body for layer in layers if (body := getattr(layer, "body", ()))]
+    return 1 + max(map(_depth, bodies)) if bodies else 0
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
