@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from harness.recorder import write_atomically
 from harness.report import plots
 from harness.report.listings import listings
 from harness.report.measures import measures, state_series
-from harness.report.program import program_source, seen, sentence
+from harness.report.program import doubt, program_source, seen, sentence
 from harness.report.templates import render
 from harness.report.trial import Trial, run_program
 
@@ -85,6 +85,8 @@ def write_report(directory: Path, subject: Subject, environment: Environment, re
     program = program_source(verdict, finding, dict(environment.versions), reverts)
     write_atomically(folder / "repro.py", program)
     trial = run_program(folder / "repro.py", finding)
+    if trial.complaint is None:
+        trial = replace(trial, complaint=doubt(verdict, finding))
     context = _context(subject, environment, reverts, program, trial)
     write_atomically(folder / "report.md", render("report.md.j2", **context))
     write_atomically(folder / "report.html", page(subject, context))

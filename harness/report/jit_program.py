@@ -37,7 +37,8 @@ class JitProgram(Writer):
             self.all = ", ".join(f'parameters["{self.shared.get(name, name)}"]' for name in arguments)
         # FP8 state is compared where nothing that a user looks at goes wrong, and where one state is the whole of it.
         numbers = not {"output", "gradient", "gradient missing"}.isdisjoint(checks)
-        self.compares_states = self.check.startswith("fp8") and not numbers and not self.steps.several_shapes
+        whole = self._claims_any and not self.steps.several_shapes
+        self.compares_states = self.check.startswith("fp8") and not numbers and whole
 
     def body(self) -> list[str]:
         linears = len(self.finding.evidence.layers)

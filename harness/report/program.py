@@ -11,10 +11,13 @@ import re
 
 from harness.case import describe
 from harness.checks.base import Finding
+from harness.checks.random_operations import random_operations
 from harness.fixes import REVERTS
+from harness.report.examinations import EXAMINATIONS
 from harness.report.jit_program import JitProgram
 from harness.report.ops_program import PipelineProgram
 from harness.report.pieces import LINE, left_out
+from harness.report.writer import EXCEPTIONS
 from harness.run import Verdict
 
 
@@ -41,6 +44,18 @@ def program_source(verdict: Verdict, finding: Finding, versions: dict[str, str],
     head = [_docstring(finding, versions, reverts), "", *imports.text(reverts), "", *setup, ""]
     lines = head + body
     return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
+def doubt(verdict: Verdict, finding: Finding) -> str | None:
+    """Why the program for a finding proves nothing even if it sees a difference; None where it does.
+
+    Its two sides draw random numbers in orders of their own, so results that depend on them differ anyway.
+    """
+    check = finding.bucket.check
+    if check in EXAMINATIONS or check in EXCEPTIONS:
+        return None
+    traces = [compilation.forward[0] for compilation in verdict.run.subject.compilations if compilation.forward]
+    return "its two sides draw different random numbers" if any(map(random_operations, traces)) else None
 
 
 def sentence(finding: Finding) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -12,11 +12,30 @@ from harness.device import activate
 
 activate()
 
-from harness.case import Case, Distribution, Input, Linear, Step  # noqa: E402
+from harness.case import (  # noqa: E402
+    Case,
+    Distribution,
+    Dropout,
+    ExtraOutput,
+    Input,
+    Jit,
+    LayerNorm,
+    Linear,
+    ParameterNames,
+    Precision,
+    Step,
+)
+from harness.checks.base import Run  # noqa: E402
+from harness.checks.exceptions import SubjectRaised  # noqa: E402
+from harness.checks.outputs import OutputDiffers  # noqa: E402
+from harness.compare import Exact  # noqa: E402
+from harness.program import parameter_expressions  # noqa: E402
 from harness.report import pieces  # noqa: E402
 from harness.report.examinations import EXAMINATIONS, SPECIAL, examination  # noqa: E402
-from harness.report.program import program_source  # noqa: E402
+from harness.report.program import doubt, program_source  # noqa: E402
 from harness.report.trial import run_program  # noqa: E402
+from harness.run import Verdict, run_case  # noqa: E402
+from harness.subjects.base import Observation  # noqa: E402
 from tests.report.support import judged  # noqa: E402
 
 HOSTILE = 'a """ b \\N{x} \\" <script>alert("x")</script> ``` | c"'
@@ -33,6 +52,33 @@ def test_hostile_text_stays_text(name: str) -> None:
     finally:
         finding.message = old
     assert HOSTILE in (ast.get_docstring(ast.parse(program), clean=False) or "")
+
+
+def test_comparisons_of_random_numbers_prove_nothing() -> None:
+    random = Case(layers=(Linear(out_features=64), Dropout()))
+    for case, doubtful in ((random, True), (Case(layers=random.layers[:1]), False)):
+        verdict = run_case(case)
+        finding = OutputDiffers(verdict.run, "invented", stage="train", where="output")
+        assert (doubt(verdict, finding) is not None) == doubtful
+        raised = SubjectRaised(verdict.run, "invented", stage="forward", where="RuntimeError: x")
+        assert doubt(verdict, raised) is None
+
+
+@pytest.mark.parametrize("names", ["plain", "nested", "colliding", "like_proxies"])
+def test_names_and_shared_parameters_are_those_of_the_case(names: ParameterNames) -> None:
+    layers = (Linear(out_features=64), Linear(out_features=64, parameters="tied"), ExtraOutput(), LayerNorm())
+    case = Case(layers=layers, jit=Jit(names=names, executor="torch"), precision=Precision(recipe=None))
+    empty = Run(case, Observation("subject"), Observation("reference"), Exact())
+    finding = OutputDiffers(empty, "invented", stage="train", where="output")
+    program = program_source(Verdict(case, (finding,), None, 0, {}, empty), finding, {"torch": "2"})
+    values: dict[str, Any] = {}
+    exec(compile(program.partition("double =")[0], "repro.py", "exec"), values)
+    model = values["model"]
+    assert len(list(model.parameters())) == 4, "one weight and bias for both linears, two of the norm"
+    assert {name for name, _ in model.named_parameters(remove_duplicate=False)} == set(
+        parameter_expressions(case.layers, case.input.features, names).values()
+    )
+    assert len(model(values["torch"].randn(16, 64))) == 2
 
 
 @pytest.mark.parametrize("distribution", get_args(Distribution))
