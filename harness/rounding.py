@@ -35,7 +35,9 @@ from harness.case import (
 )
 from harness.compare import Bounded
 
-NOISY_RUNS = 4
+NOISY_RUNS = 8
+"""With 4, the bound of a row whose values nearly cancel was 6% too small in one of some thousand cases
+(corpus/regressions/rounding-bound-of-a-row.json)."""
 SAFETY = 8.0
 """Rounding may go the same way in many elements, where independent noise averages out, and a JIT may round several
 times inside one of our primitives. The largest ratio seen over the released versions is in docs/oracles.md."""
