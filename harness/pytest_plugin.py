@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.case import Case
     from harness.checks.base import Bucket, Finding
     from harness.device import Environment
+    from harness.judge import Judgement
 
 CASE_TIMEOUT = 300.0
 """Seconds after which a case counts as hung: the stacks of all threads are printed and the worker is ended."""
@@ -203,50 +204,44 @@ class _Runner:
 
     def __init__(self, session: FuzzSession) -> None:
         from harness.device import activate
-        from harness.known_issues import load_known_issues
+        from harness.judge import Judge
         from harness.recorder import Recorder
 
         session.activate()
         self._reverts = session.reverts
-        self._versions = dict(activate().versions)
-        self._known_issues = load_known_issues()
+        self._judge = Judge.of(activate())
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         self._recorder = Recorder(session.directory, worker)
-        self._judged: dict[Case, Finding | None] = {}
+        self._judged: dict[Case, Judgement] = {}
 
     def check(self, test: str, case: Case) -> None:
-        """Shrinking comes to the same case by many ways: it is run once."""
-        if case not in self._judged:
-            if len(self._judged) >= REMEMBERED_CASES:
-                self._judged.clear()
-            self._judged[case] = self._judge(test, case)
-        finding = self._judged[case]
-        if finding is not None:
-            raise finding.with_traceback(None)
-
-    def _judge(self, test: str, case: Case) -> Finding | None:
-        """The strongest finding that no known issue explains."""
-        from harness.run import run_case
-
-        self._recorder.before(case)
-        verdict = run_case(case, thorough=False)
-        unknown: Finding | None = None
-        known: str | None = None
-        for index, finding in enumerate(verdict.findings):
-            issue = self._known_issues.explaining(case, finding.bucket, self._versions)
-            if issue is None:
-                unknown = finding
-                # Records and file names are about what is raised, not about the known issue that came before it.
-                verdict = replace(verdict, findings=verdict.findings[index:])
-                break
-            known = known or issue.id
-        self._recorder.after(test, verdict, known if unknown is None else None)
-        if unknown is not None:
+        judgement = self._judgement(case)
+        verdict, known = judgement.verdict, None
+        if judgement.unexplained:
+            # Records and file names are about what is raised, not about the known issue that came before it.
+            verdict = replace(verdict, findings=judgement.unexplained)
+        elif judgement.explained:
+            known = judgement.explained[0][1].id
+        self._recorder.after(test, verdict, known)
+        if judgement.unexplained:
+            finding = judgement.unexplained[0]
             path = self._recorder.failure_path(verdict)
             reverts = "".join(f" --revert {name}" for name in self._reverts)
-            unknown.add_note(f"  replay: tefuzz run {path}{reverts}")
-            unknown.__class__ = bucket_class(type(unknown), unknown.bucket)  # type: ignore[arg-type]  # a class is hashable
-        return unknown
+            finding.__notes__ = [f"  replay: tefuzz run {path}{reverts}"]
+            raise finding.with_traceback(None)
+
+    def _judgement(self, case: Case) -> Judgement:
+        """Shrinking comes to the same case by many ways: it is run once."""
+        if case in self._judged:
+            return self._judged[case]
+        self._recorder.before(case)
+        judgement = self._judge.judge(case, thorough=False)
+        for finding in judgement.unexplained[:1]:
+            finding.__class__ = bucket_class(type(finding), finding.bucket)  # type: ignore[arg-type]  # a class is hashable
+        if len(self._judged) >= REMEMBERED_CASES:
+            self._judged.clear()
+        self._judged[case] = replace(judgement, verdict=judgement.verdict.without_observations())
+        return judgement
 
     def close(self) -> None:
         self._recorder.close()

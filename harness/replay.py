@@ -1,26 +1,24 @@
 """Replaying kept cases: does a regression still pass, and does a known issue still fail as its entry says?
 
-Importing this module is cheap; ``Judge`` needs ``harness.device.activate()`` to have run.
+Importing this module is cheap; replaying needs ``harness.device.activate()`` to have run.
 """
 
 from __future__ import annotations
 
 import traceback
-import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.case import Case, CaseError, load_case
+from harness.case import CaseError, load_case
 from harness.corpus import load_regression
-from harness.known_issues import DEFAULT_FILE, KnownIssue, KnownIssues, load_known_issues
+from harness.judge import Judge
+from harness.known_issues import DEFAULT_FILE, KnownIssue
 
 if TYPE_CHECKING:
     from harness.checks.base import Finding
-    from harness.device import Environment
-    from harness.run import Verdict
 
 
 class Outcome(StrEnum):
@@ -52,49 +50,6 @@ class Replayed:
     outcome: Outcome
     detail: str = ""
     """Why, on one line or several; empty where the outcome says it all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict whose findings are told apart by whether a known issue explains them."""
-
-    verdict: Verdict
-    explained: tuple[tuple[Finding, KnownIssue], ...]
-    unexplained: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """Runs cases and knows which findings are understood under the installed versions."""
-
-    issues: KnownIssues
-    versions: dict[str, str]
-
-    @classmethod
-    def of(cls, environment: Environment) -> Judge:
-        """A judge for what is installed, with the known issues of the corpus."""
-        return cls(load_known_issues(), dict(environment.versions))
-
-    def judge(self, case: Case) -> Judgement:
-        """Run ``case`` once."""
-        from harness.run import run_case
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Thunder's and TE's own: no user of tefuzz can mend them
-            verdict = run_case(case)
-        explained: list[tuple[Finding, KnownIssue]] = []
-        unexplained: list[Finding] = []
-        for finding in verdict.findings:
-            issue = self.issues.explaining(case, finding.bucket, self.versions)
-            if issue is None:
-                unexplained.append(finding)
-            else:
-                explained.append((finding, issue))
-        return Judgement(verdict, tuple(explained), tuple(unexplained))
-
-    def claimed_issues(self) -> list[KnownIssue]:
-        """The known issues that claim the installed versions: they have to fail."""
-        return [issue for issue in self.issues.issue if issue.applies_to_versions(self.versions)]
 
 
 def replay_file(judge: Judge, path: Path, reverts: Collection[str] = ()) -> Replayed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from thunder.core import vjp_utils
@@ -68,6 +68,11 @@ class Verdict:
     """Wall time by phase: ``subject``, ``reference``, ``checks``."""
     run: Run = field(compare=False, repr=False)
     """What was observed, for reports. The reference is empty where it did not run."""
+
+    def without_observations(self) -> Verdict:
+        """What is worth remembering of a case that may come again: no tensors, no traces, no times."""
+        subject, reference = Observation(self.run.subject.subject), Observation(self.run.reference.subject)
+        return replace(self, seconds={}, run=Run(self.case, subject, reference, Exact()))
 
     def raise_first(self) -> None:
         """Raise the strongest finding, if there is any."""

@@ -6,7 +6,6 @@ Hypothesis draws and shrinks; this module counts, keeps the time and remembers t
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from harness.case import Case
 from harness.device import activate
-from harness.known_issues import KnownIssues, load_known_issues
+from harness.judge import Judge
 from harness.pytest_plugin import bucket_class
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Search:
     """The smallest finding so far."""
     timed_out: bool = False
     _judged: dict[Case, Finding | None] = field(default_factory=dict)
-    _issues: KnownIssues = field(default_factory=load_known_issues)
+    _judge: Judge = field(default_factory=lambda: Judge.of(activate()))
 
     def run(self, number: int) -> None:
         """Fuzz with seed ``number``; afterwards ``finding`` is the shrunk one, or None."""
@@ -92,7 +91,7 @@ class Search:
             raise _TimeIsUp
         # Shrinking comes to the same case by many ways: it is run once.
         if case not in self._judged:
-            self._judged[case] = self._judge(case)
+            self._judged[case] = self._run(case)
         finding = self._judged[case]
         if finding is None:
             return
@@ -100,10 +99,10 @@ class Search:
         self.finding = finding
         raise finding.with_traceback(None)
 
-    def _judge(self, case: Case) -> Finding | None:
+    def _run(self, case: Case) -> Finding | None:
         self.executions += 1
         self.before(case)
-        finding = first_unexplained(case, self._issues)
+        finding = self._judge.first_unexplained(case)
         if finding is None:
             return None
         if self.examples_to_find is None:
@@ -111,14 +110,3 @@ class Search:
             self.seconds_to_find = self.seconds
         finding.__class__ = bucket_class(type(finding), finding.bucket)  # type: ignore[arg-type]  # a class is hashable
         return finding
-
-
-def first_unexplained(case: Case, issues: KnownIssues) -> Finding | None:
-    """The first finding of a case that no known issue of the installed packages explains."""
-    from harness.run import run_case
-
-    versions = dict(activate().versions)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Thunder's and TE's own: no user of tefuzz can mend them
-        verdict = run_case(case, thorough=False)
-    return next((f for f in verdict.findings if issues.explaining(case, f.bucket, versions) is None), None)

@@ -141,10 +141,11 @@ def models(
 ) -> st.SearchStrategy[Model]:
     """Blocks in a row, as a function from the width of the input to the layers. Shrinks to a single linear.
 
-    A block is a layer, or two or three equal linears (the collision that a cache keyed on shapes needs). Unless it is
-    for a ``pipeline`` of te.ops, it may also be a linear that is used twice, an extra output, or a residual, cast or
-    checkpointed region, which hold one more level of blocks. A block learns its input width only when the whole list is
-    drawn, so Hypothesis can delete any block and still has a valid model.
+    A block is a layer, two or three equal linears (the collision that a cache keyed on shapes needs), or a linear with
+    ReLU behind it (which TE fuses in backward). Unless it is for a ``pipeline`` of te.ops, it may also be a linear that
+    is used twice, an extra output, or a residual, cast or checkpointed region, which hold one more level of blocks. A
+    block learns its input width only when the whole list is drawn, so Hypothesis can delete any block and still has a
+    valid model.
     """
     if pipeline:
         linear = linears(widths).map(_plain_weight)
@@ -177,6 +178,7 @@ def _common_blocks(
     return (
         linear.map(_layer)
         | st.builds(_equal_linears, linear, st.integers(2, 3))
+        | linear.map(_with_relu)
         | activations(functions).map(_layer)
         | norms().map(_layer)
         | st.sampled_from(GATED_ACTIVATIONS).map(_gated)
@@ -205,6 +207,10 @@ def _row(blocks: Sequence[Model]) -> Model:
 
 def _layer(layer: AnyLayer) -> Model:
     return lambda width: (layer,)
+
+
+def _with_relu(linear: Linear) -> Model:
+    return lambda width: (linear, Activation())
 
 
 def _equal_linears(linear: Linear, count: int) -> Model:

@@ -13,7 +13,7 @@ import click
 from harness.commands.common import ExitCode, device_option, start
 from harness.device import DeviceChoice, Environment
 from harness.fixes import FIXES, Fix
-from harness.replay import Judge
+from harness.judge import Judge
 
 
 @click.command()

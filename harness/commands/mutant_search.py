@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from harness.case import Case, pretty_json
 from harness.device import activate
-from harness.known_issues import load_known_issues
+from harness.judge import Judge
 from harness.mutants import Mutant, applied, mutant_named
 from harness.mutants.base import FUSER, Pair
 from harness.mutants.campaign import Files, Limits
 from harness.mutants.results import Result
 from harness.recorder import write_atomically
-from harness.search import Search, first_unexplained
+from harness.search import Search
 from strategies import cases, fuser_cases
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _result(mutant: Mutant, search: Search) -> Result:
 
 
 def _without_mutant(finding: Finding) -> Finding | None:
-    return first_unexplained(finding.case, load_known_issues())
+    return Judge.of(activate()).first_unexplained(finding.case)
 
 
 if __name__ == "__main__":

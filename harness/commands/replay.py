@@ -15,7 +15,8 @@ from harness.commands.common import ExitCode, device_option, plural, revert_opti
 from harness.corpus import REGRESSIONS, case_files
 from harness.device import DeviceChoice
 from harness.fixes import reverted
-from harness.replay import Judge, Outcome, Replayed, replay_file, replay_issue
+from harness.judge import Judge
+from harness.replay import Outcome, Replayed, replay_file, replay_issue
 
 DETAIL_LINES = 10
 """How much of a detail is printed."""

@@ -22,7 +22,7 @@ from harness.commands.common import (
 from harness.corpus import load_regression
 from harness.device import DeviceChoice, Environment
 from harness.fixes import reverted
-from harness.replay import Judge, Judgement
+from harness.judge import Judge, Judgement
 
 
 def _bucket_id(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:

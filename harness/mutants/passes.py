@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.mutants.base import TORCH, V1, V2, Mutant
+from harness.mutants.base import TORCH, V2, Mutant
 
 _COMMON = "thunder.core.transform_common"
 _PASSES = "thunder.executors.passes"
@@ -89,14 +89,6 @@ MUTANTS = (
         changes=(("isinstance(ref, NumberProxy) or x == ref", "True"),),
         pairs=(V2, TORCH),
         symptom="a second shape runs the trace, and the FP8 state, of the first",
-    ),
-    Mutant(
-        name="guard-ignores-requires-grad",
-        title="the prologue does not compare requires_grad",
-        target="thunder.executors.pythonex:_check_tensor_shape_and_metadata_impl",
-        changes=(("        and t.requires_grad == requires_grad\n", ""),),
-        pairs=(TORCH, V1),
-        symptom="a tensor that now requires grad gets none",
     ),
     Mutant(
         name="autograd-returns-none",

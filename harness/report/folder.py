@@ -11,9 +11,9 @@ from typing import Any
 from harness.case import canonical_json, describe, pretty_json, walk
 from harness.checks.base import Finding
 from harness.device import Environment
+from harness.judge import Judgement
 from harness.known_issues import KnownIssue
 from harness.recorder import write_atomically
-from harness.replay import Judgement
 from harness.report import plots
 from harness.report.listings import listings
 from harness.report.measures import measures, state_series

@@ -13,7 +13,7 @@ from harness.case import Case, Linear
 from harness.checks.base import Finding, Run
 from harness.cli import main
 from harness.device import Environment
-from harness.replay import Judgement
+from harness.judge import Judgement
 from harness.run import Verdict
 
 CASE: dict[str, Any] = {"schema": 1, "layers": [{"layer": "linear", "out_features": 64}]}

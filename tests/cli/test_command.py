@@ -11,7 +11,8 @@ import pytest
 from harness.cli import main
 from harness.commands import replay, run, stats
 from harness.device import DeviceError, Environment
-from harness.replay import Judge, Judgement, Outcome, Replayed
+from harness.judge import Judge, Judgement
+from harness.replay import Outcome, Replayed
 from tests.cli.support import CASE, ENVIRONMENT, judgement, tefuzz, write
 
 

@@ -9,9 +9,9 @@ import pytest
 from harness.corpus import REGRESSIONS, load_regression
 from harness.device import activate
 from harness.fixes import reverted
+from harness.judge import Judge
 from harness.known_issues import DEFAULT_FILE
 from harness.recorder import Recorder
-from harness.replay import Judge
 from harness.report.trial import Trial
 from tests.cli.support import tefuzz
 

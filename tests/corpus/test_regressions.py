@@ -9,7 +9,8 @@ import pytest
 from harness.corpus import REGRESSIONS, case_files, load_regression, parse_regression
 from harness.device import activate
 from harness.fixes import FIXES, reverted
-from harness.replay import Judge, Outcome, replay_file
+from harness.judge import Judge
+from harness.replay import Outcome, replay_file
 
 FILES = case_files([REGRESSIONS])
 

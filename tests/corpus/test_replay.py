@@ -12,8 +12,9 @@ from harness.commands import replay
 from harness.corpus import REGRESSIONS
 from harness.device import activate
 from harness.fixes import reverted
+from harness.judge import Judge
 from harness.known_issues import DEFAULT_FILE, BucketPattern, KnownIssue, KnownIssues
-from harness.replay import Judge, Outcome, Replayed, replay_file, replay_issue
+from harness.replay import Outcome, Replayed, replay_file, replay_issue
 from tests.cli.support import CASE, ENVIRONMENT, tefuzz, write
 
 FUSER: dict[str, Any] = json.loads((REGRESSIONS / "fuser.json").read_text())
@@ -75,7 +76,7 @@ def test_outcomes_of_known_issues(judge: Judge, tmp_path: Path) -> None:
 
 
 def test_a_crash_of_the_harness_is_an_outcome(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_case(_case: object) -> None:
+    def run_case(_case: object, *, thorough: bool) -> None:
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr("harness.run.run_case", run_case)

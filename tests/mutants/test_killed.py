@@ -24,9 +24,8 @@ from harness.case import (
     replace,
 )
 from harness.device import activate
-from harness.known_issues import load_known_issues
+from harness.judge import Judge
 from harness.mutants import applied
-from harness.search import first_unexplained
 
 activate()
 
@@ -73,7 +72,7 @@ PARAMETERS = [*KILLED, *(pytest.param(killed, marks=needs_v1) for killed in NEED
 
 
 def found(case: Case) -> str | None:
-    finding = first_unexplained(case, load_known_issues())
+    finding = Judge.of(activate()).first_unexplained(case)
     return None if finding is None else finding.check
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from harness.corpus import REGRESSIONS, load_regression
 from harness.device import activate
 from harness.fixes import reverted
+from harness.judge import Judge, Judgement
 from harness.known_issues import DEFAULT_FILE
-from harness.replay import Judge, Judgement
 
 KNOWN = DEFAULT_FILE.parent / "known"
 

@@ -1,0 +1,65 @@
+"""Running a case and telling what is new from what is known.
+
+Importing this module is cheap; ``Judge.judge`` needs ``harness.device.activate()`` to have run.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.case import Case
+from harness.known_issues import KnownIssue, KnownIssues, load_known_issues
+
+if TYPE_CHECKING:
+    from harness.checks.base import Finding
+    from harness.device import Environment
+    from harness.run import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict whose findings are told apart by whether a known issue explains them."""
+
+    verdict: Verdict
+    explained: tuple[tuple[Finding, KnownIssue], ...]
+    unexplained: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Runs cases and knows which findings are understood under the installed versions."""
+
+    issues: KnownIssues
+    versions: dict[str, str]
+
+    @classmethod
+    def of(cls, environment: Environment) -> Judge:
+        """A judge for what is installed, with the known issues of the corpus."""
+        return cls(load_known_issues(), dict(environment.versions))
+
+    def judge(self, case: Case, *, thorough: bool = True) -> Judgement:
+        """Run ``case`` once; without ``thorough`` no further than to its first findings (``run_case``)."""
+        from harness.run import run_case
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Thunder's and TE's own: no user of tefuzz can mend them
+            verdict = run_case(case, thorough=thorough)
+        explained: list[tuple[Finding, KnownIssue]] = []
+        unexplained: list[Finding] = []
+        for finding in verdict.findings:
+            issue = self.issues.explaining(case, finding.bucket, self.versions)
+            if issue is None:
+                unexplained.append(finding)
+            else:
+                explained.append((finding, issue))
+        return Judgement(verdict, tuple(explained), tuple(unexplained))
+
+    def first_unexplained(self, case: Case) -> Finding | None:
+        """The first finding of a case that is no known issue; it is run no further than to there."""
+        return next(iter(self.judge(case, thorough=False).unexplained), None)
+
+    def claimed_issues(self) -> list[KnownIssue]:
+        """The known issues that claim the installed versions: they have to fail."""
+        return [issue for issue in self.issues.issue if issue.applies_to_versions(self.versions)]
