@@ -64,7 +64,9 @@ def sentence(finding: Finding) -> str:
     # The class of a finding in a fuzz run is made for its bucket; its docstring is the bucket.
     kind = next(base for base in kind.__mro__ if base.__name__ == kind.__name__ and "/" not in (base.__doc__ or ""))
     text = (kind.__doc__ or kind.__name__).strip().splitlines()[0]
-    return f"{finding.bucket.subject}: {text[0].lower()}{text[1:]}"
+    # A first word like "TE" keeps its capitals.
+    first = text[0] if text[1:2].isupper() else text[0].lower()
+    return f"{finding.bucket.subject}: {first}{text[1:]}"
 
 
 def seen(finding: Finding) -> str:
