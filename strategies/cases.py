@@ -120,12 +120,18 @@ def _case(
         if any(isinstance(layer, ExtraOutput) for layer in layers):
             jit = replace(jit, entry="function")
         else:
-            given_input = replace(given_input, requires_grad=True)
+            given_input = replace(given_input, requires_grad=True, batch=given_input.batch or (1,))
             layers = all_trainable(layers)
-            steps = _each(steps, lambda step: replace(step, mode="train", backward="now", gradients="none"))
+            steps = _each(steps, _grad_step)
     if jit is None or jit.entry == "module":
         steps = _each(steps, _same_parameters)
     return Case(layers=layers, input=given_input, precision=precision, jit=jit, fuser=fuser, steps=steps, **rest)
+
+
+def _grad_step(step: Step) -> Step:
+    """What the entry `grad` can do. Of a bare vector it computes norms otherwise than a part by itself."""
+    batch = (1,) if step.batch == () else step.batch
+    return replace(step, mode="train", backward="now", gradients="none", batch=batch)
 
 
 def _sgd(step: Step) -> Step:
