@@ -8,7 +8,7 @@ WORKERS ?= auto
 PROFILE ?= dev
 FUZZ_OPTIONS ?=
 
-.PHONY: help setup fuzz test lint quality mutants test-releases test-upstream test-te-latest bench test-upstream test-te-latest test-te-latest-short clean
+.PHONY: help setup fuzz test lint quality mutants test-releases test-upstream test-te-latest test-te-latest-short bench clean
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 

@@ -155,7 +155,7 @@ def models(
         _common_blocks(linear, functions)
         | exact_layers().map(_layer)
         | dropouts().map(_layer)
-        | st.builds(_linear_used_twice, linear, st.sampled_from(["called_again", "tied"]), st.booleans())
+        | st.builds(_linear_used_twice, linear, st.sampled_from(["called_again", "tied"]))
     )
     nested = plain | st.builds(_region, _checkpoints(), _rows(plain, 2))
     checkpoint = st.builds(_region, _checkpoints(), _rows(nested, 2))
@@ -232,13 +232,12 @@ def _plain_weight(linear: Linear) -> Linear:
     return replace(linear, weight_operation="none")
 
 
-def _linear_used_twice(linear: Linear, parameters: Literal["called_again", "tied"], norm: bool) -> Model:
-    """A linear from a width to the same width, and again, with or without a norm in between."""
+def _linear_used_twice(linear: Linear, parameters: Literal["called_again", "tied"]) -> Model:
+    """A linear from a width to the same width, and again."""
 
     def build(width: int) -> tuple[AnyLayer, ...]:
         first = replace(linear, out_features=width)
-        second = replace(first, frozen=(), weight_operation="none", parameters=parameters)
-        return (first, *((LayerNorm(),) if norm else ()), second)
+        return first, replace(first, frozen=(), weight_operation="none", parameters=parameters)
 
     return build
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -30,6 +32,17 @@ class BadInput(click.ClickException):
     """What the user gave cannot be used; the message says why and what to do."""
 
     exit_code = ExitCode.BAD_INPUT
+
+
+def writable_directory(path: Path) -> Path:
+    """``path``, made if it is not there; ``BadInput`` before any time is spent when nothing can be written there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise BadInput(f"{path}: nothing can be written there ({error.strerror}). Name another directory.") from error
+    return path
 
 
 def device_option(command: Command) -> Command:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from harness.commands.common import ExitCode, plural, summary_on_interrupt
+from harness.commands.common import ExitCode, plural, summary_on_interrupt, writable_directory
 from harness.mutants import MUTANTS, Mutant, mutant_named
 from harness.mutants.campaign import Limits, run_campaign
 from harness.mutants.results import Result, append_result, fails, is_finished, read_results, table
@@ -80,6 +80,7 @@ def mutants(
         for line in _listing(chosen):
             click.echo(line)
         return
+    writable_directory(results.parent)
     known = read_results(results)
     todo = [mutant for mutant in chosen if again or not is_finished(mutant, known.get(mutant.name), max_examples)]
     if len(todo) < len(chosen):

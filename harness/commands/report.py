@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from harness.commands.common import BadInput
+from harness.commands.common import BadInput, writable_directory
 
 RUNS = Path(".tefuzz") / "runs"
 
@@ -34,7 +34,7 @@ def report(run: Path | None, report_dir: Path | None) -> None:
     from harness.report.index import write_index
 
     chosen = run or _newest_run()
-    click.echo(write_index(chosen, report_dir or chosen / "reports"))
+    click.echo(write_index(chosen, writable_directory(report_dir or chosen / "reports")))
 
 
 def _newest_run() -> Path:

@@ -18,6 +18,7 @@ from harness.commands.common import (
     revert_option,
     start,
     summary_on_interrupt,
+    writable_directory,
 )
 from harness.corpus import load_regression
 from harness.device import DeviceChoice, Environment
@@ -83,6 +84,8 @@ def run(
       3  an error of tefuzz itself
     """
     cases = _load(files)
+    if report_dir is not None:
+        writable_directory(report_dir)
     environment = start(device)
     judge = Judge.of(environment)
     click.echo(environment.header())

@@ -81,3 +81,20 @@ def test_a_directory_without_cases(tmp_path: Path) -> None:
     result = tefuzz("replay", tmp_path)
     assert result.exit_code == 2
     assert f"{tmp_path}: there is no *.json" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "corpus/regressions/fuser.json", "--report-dir", "{file}/reports"],
+        ["mutants", "v2-bias-lost", "--results", "{file}/results.jsonl"],
+    ],
+    ids=["run", "mutants"],
+)
+def test_a_place_that_cannot_be_written_is_refused_first(command: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    result = tefuzz(*[word.format(file=file) for word in command])
+    assert result.exit_code == 2, result.output
+    assert f"{file}" in result.output
+    assert "Name another directory." in result.output
