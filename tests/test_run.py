@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -238,7 +237,7 @@ def test_an_interrupt_that_a_subject_wraps_ends_the_run(monkeypatch: pytest.Monk
 
     def interrupted(self: Subject) -> None:
         try:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt as error:
             raise RuntimeError("as Thunder does while it traces") from error
 

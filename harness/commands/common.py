@@ -35,10 +35,10 @@ class BadInput(click.ClickException):
 
 
 def writable_directory(path: Path) -> Path:
-    """``path``, made if it is not there; ``BadInput`` before any time is spent when nothing can be written there."""
+    """``path``, which need not be there yet; ``BadInput``, before any time is spent, if nothing can be written there."""
+    existing = next(directory for directory in (path, *path.absolute().parents) if directory.exists())
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise BadInput(f"{path}: nothing can be written there ({error.strerror}). Name another directory.") from error
