@@ -35,7 +35,7 @@ class BadInput(click.ClickException):
 
 
 def writable_directory(path: Path) -> Path:
-    """``path``, which need not be there yet; ``BadInput``, before any time is spent, if nothing can be written there."""
+    """``path``, which need not be there yet; ``BadInput`` before any time is spent if nothing can be written there."""
     existing = next(directory for directory in (path, *path.absolute().parents) if directory.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
