@@ -242,8 +242,13 @@ def test_an_interrupt_that_a_subject_wraps_ends_the_run(monkeypatch: pytest.Monk
             raise RuntimeError("as Thunder does while it traces") from error
 
     monkeypatch.setattr(PAIRS[pair_name(V2)][0], "prepare", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_case(V2)
+    # A shell starts what runs in its background with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_case(V2)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_values_out_of_range_are_counted_and_not_compared() -> None:
