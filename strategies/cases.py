@@ -114,7 +114,8 @@ def _case(
     if fuser is not None and fuser.hide_parameters == "never":
         precision = Precision(recipe=None)
         steps = _each(steps, _sgd)
-    if jit is not None and jit.executor == "torch":
+    # In float16 AdamW's eps of 1e-8 is 0, and a gradient of 0 makes the parameter NaN.
+    if (jit is not None and jit.executor == "torch") or given_input.dtype == "float16":
         steps = _each(steps, _sgd)
     if jit is not None and jit.entry == "grad":
         if any(isinstance(layer, ExtraOutput) for layer in layers):
