@@ -114,9 +114,11 @@ def _case(
     if fuser is not None and fuser.hide_parameters == "never":
         precision = Precision(recipe=None)
         steps = _each(steps, _sgd)
-    # In float16 AdamW's eps of 1e-8 is 0, and a gradient of 0 makes the parameter NaN.
-    if (jit is not None and jit.executor == "torch") or given_input.dtype == "float16":
+    if jit is not None and jit.executor == "torch":
         steps = _each(steps, _sgd)
+    if given_input.dtype == "float16":
+        # AdamW's eps is 0 there, and steps without loss scaling overflow: ReLU's gradient of NaN is anybody's choice.
+        steps = _each(steps, lambda step: replace(step, optimizer="none"))
     if jit is not None and jit.entry == "grad":
         if any(isinstance(layer, ExtraOutput) for layer in layers):
             jit = replace(jit, entry="function")
