@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -18,18 +19,16 @@ from harness.case import (
     AnyLayer,
     Batch,
     Case,
-    Cast,
-    Checkpoint,
     Distribution,
     Dtype,
     ExtraOutput,
     LayerNorm,
     Layout,
     Linear,
-    Region,
-    Residual,
     RMSNorm,
+    executed,
     output_width,
+    walk,
 )
 
 DTYPES: dict[str, torch.dtype] = {
@@ -143,25 +142,18 @@ def make_parameters(case: Case, index: int | None = None) -> dict[str, Tensor]:
             * form.scale
             + form.centre
         ).to(DTYPES[form.dtype])
-        for name, form in _parameter_forms(case.layers, case.input.features, case.input.dtype, "")
+        for name, form in _parameter_forms(case)
     }
 
 
 def trainable_parameters(case: Case) -> set[str]:
     """Names of the parameters that need a gradient."""
-    names = {name for name, _ in _parameter_forms(case.layers, case.input.features, case.input.dtype, "")}
-    return names - frozen_parameters(case.layers)
+    return {name for name, _ in _parameter_forms(case)} - frozen_parameters(case.layers)
 
 
-def frozen_parameters(layers: tuple[AnyLayer, ...], prefix: str = "") -> set[str]:
+def frozen_parameters(layers: tuple[AnyLayer, ...]) -> set[str]:
     """Names of the parameters that need no gradient."""
-    names: set[str] = set()
-    for index, layer in enumerate(layers):
-        if isinstance(layer, Region):
-            names |= frozen_parameters(layer.body, f"{prefix}{index}.")
-        elif isinstance(layer, Linear | LayerNorm | RMSNorm):
-            names |= {f"{prefix}{index}.{name}" for name in layer.frozen}
-    return names
+    return {f"{path}.{name}" for path, layer in walk(layers) for name in getattr(layer, "frozen", ())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +166,9 @@ class _Form:
     centre: float = 0.0
 
 
-def _parameter_forms(
-    layers: tuple[AnyLayer, ...], width: int, dtype: Dtype, prefix: str
-) -> Iterator[tuple[str, _Form]]:
-    for index, layer in enumerate(layers):
-        path = f"{prefix}{index}"
+def _parameter_forms(case: Case) -> Iterator[tuple[str, _Form]]:
+    for path, layer, width, dtype in executed(case.layers, case.input.features, case.input.dtype):
+        assert dtype is not None
         match layer:
             case Linear() if layer.parameters == "own":
                 yield f"{path}.weight", _Form((layer.out_features, width), 1 / math.sqrt(width), dtype)
@@ -189,10 +179,6 @@ def _parameter_forms(
                 yield f"{path}.weight", _Form((width,), 0.25, dtype, 0.0 if layer.zero_centered_gamma else 1.0)
                 if isinstance(layer, LayerNorm):
                     yield f"{path}.bias", _Form((width,), 0.25, dtype)
-            case Residual() | Checkpoint() | Cast():
-                inner = layer.dtype if isinstance(layer, Cast) else dtype
-                yield from _parameter_forms(layer.body, width, inner, f"{path}.")
-        width = output_width((layer,), width)
 
 
 def _generator(seed: int, purpose: str) -> torch.Generator:
@@ -211,3 +197,10 @@ def parameter_names(layer: AnyLayer) -> tuple[str, ...]:
             return ("weight",)
         case _:
             return ()
+
+
+@contextmanager
+def random_numbers_kept() -> Iterator[None]:
+    """Put the state of torch's random numbers back: what is drawn inside must not change the dropout of a case."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        yield

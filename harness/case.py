@@ -283,6 +283,15 @@ class Jit(Data, frozen=True, kw_only=True):
         if self.names in ("nested", "colliding") and self.entry != "module":
             raise ValueError(f"names {self.names!r} are those of submodules: set entry to 'module'")
 
+    @property
+    def compiles_each_step(self) -> bool:
+        """Whether no specialisation is kept.
+
+        The entry ``grad`` builds the jitted function anew and drops its cache mode (``add_transform`` in
+        thunder/core/transforms.py).
+        """
+        return self.cache == "no caching" and self.entry != "grad"
+
 
 class Fuser(Data, frozen=True, kw_only=True):
     """Instead of the JIT, TE's operation fuser is under test: one ``te.ops.Sequential`` against its ops one by one.
@@ -377,17 +386,27 @@ def parameter_owners(layers: tuple[AnyLayer, ...], width: int) -> dict[str, str]
     return shared
 
 
-def linears(
-    layers: tuple[AnyLayer, ...], width: int, prefix: str = "", dtype: Dtype | None = None
-) -> Iterator[tuple[str, Linear, int, Dtype | None]]:
-    """Path, layer, input width and dtype (None: that of the input) of every linear, in order of execution."""
+def executed(
+    layers: tuple[AnyLayer, ...], width: int, dtype: Dtype | None = None, prefix: str = ""
+) -> Iterator[tuple[str, AnyLayer, int, Dtype | None]]:
+    """Path, layer, input width and dtype of every layer that holds no others, in order of execution.
+
+    ``dtype`` is that of the input (None: not asked for); inside a cast it is the cast's.
+    """
     for index, layer in enumerate(layers):
         if isinstance(layer, Region):
             inner = layer.dtype if isinstance(layer, Cast) else dtype
-            yield from linears(layer.body, width, f"{prefix}{index}.", inner)
-        elif isinstance(layer, Linear):
+            yield from executed(layer.body, width, inner, f"{prefix}{index}.")
+        else:
             yield f"{prefix}{index}", layer, width, dtype
         width = output_width((layer,), width)
+
+
+def linears(layers: tuple[AnyLayer, ...], width: int) -> Iterator[tuple[str, Linear, int, Dtype | None]]:
+    """The linears of ``executed``; their dtype is None outside casts."""
+    for path, layer, inputs, dtype in executed(layers, width):
+        if isinstance(layer, Linear):
+            yield path, layer, inputs, dtype
 
 
 def walk(layers: tuple[AnyLayer, ...], path: str = "") -> Iterator[tuple[str, AnyLayer]]:

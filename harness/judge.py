@@ -6,16 +6,22 @@ Importing this module is cheap; ``Judge.judge`` needs ``harness.device.activate(
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from harness.case import Case
 from harness.known_issues import KnownIssue, KnownIssues, load_known_issues
 
 if TYPE_CHECKING:
-    from harness.checks.base import Finding
+    from harness.checks.base import Bucket, Finding
     from harness.device import Environment
     from harness.run import Verdict
+
+
+REMEMBERED_CASES = 4096
+"""Judgements kept per process; more than a shrink needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +69,34 @@ class Judge:
     def claimed_issues(self) -> list[KnownIssue]:
         """The known issues that claim the installed versions: they have to fail."""
         return [issue for issue in self.issues.issue if issue.applies_to_versions(self.versions)]
+
+
+class FirstFindings:
+    """Judges cases no further than to their first findings, as the fuzzer wants it, and each of them once.
+
+    Shrinking comes to the same case by many ways. ``before`` is told of each case that is run.
+    """
+
+    def __init__(self, judge: Judge, before: Callable[[Case], None]) -> None:
+        self._judge = judge
+        self._before = before
+        self._judged: dict[Case, Judgement] = {}
+
+    def judge(self, case: Case) -> Judgement:
+        """What was judged the first time, then without what was observed. A new finding has a class of its bucket."""
+        if case in self._judged:
+            return self._judged[case]
+        self._before(case)
+        judgement = self._judge.judge(case, thorough=False)
+        for finding in judgement.unexplained[:1]:
+            finding.__class__ = bucket_class(type(finding), finding.bucket)  # type: ignore[arg-type]  # a class is hashable
+        if len(self._judged) >= REMEMBERED_CASES:
+            self._judged.clear()
+        self._judged[case] = replace(judgement, verdict=judgement.verdict.without_observations())
+        return judgement
+
+
+@lru_cache(maxsize=4096)
+def bucket_class(kind: type[Finding], bucket: Bucket) -> type[Finding]:
+    """A subclass for one bucket: Hypothesis tells failures apart by class, so shrinking stays in the bucket."""
+    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": str(bucket)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any
 
@@ -35,10 +35,10 @@ from harness.case import (
     ParameterNames,
     Rearrange,
     Rearrangement,
-    Region,
     Residual,
     RMSNorm,
     WeightOperation,
+    executed,
     output_width,
     parameter_owners,
 )
@@ -85,19 +85,11 @@ def parameter_slots(layers: tuple[AnyLayer, ...], width: int) -> dict[str, str]:
     """
     owners = parameter_owners(layers, width)
     slots: dict[str, str] = {}
-    for path, layer in inner_first(layers):
+    for path, layer, _, _ in executed(layers, width):
         if isinstance(layer, Linear) and layer.parameters == "called_again":
             continue
         slots |= {f"{path}.{name}": f"{owners.get(path, path)}.{name}" for name in parameter_names(layer)}
     return slots
-
-
-def inner_first(layers: tuple[AnyLayer, ...], prefix: str = "") -> Iterator[tuple[str, AnyLayer]]:
-    """Every layer with its path, those inside a region before the region."""
-    for index, layer in enumerate(layers):
-        if isinstance(layer, Region):
-            yield from inner_first(layer.body, f"{prefix}{index}.")
-        yield f"{prefix}{index}", layer
 
 
 def parameter_expressions(layers: tuple[AnyLayer, ...], width: int, names: ParameterNames = "plain") -> dict[str, str]:

@@ -15,7 +15,7 @@ import zlib
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,7 @@ import pytest
 
 if TYPE_CHECKING:
     from harness.case import Case
-    from harness.checks.base import Bucket, Finding
     from harness.device import Environment
-    from harness.judge import Judgement
 
 CASE_TIMEOUT = 300.0
 """Seconds after which a case counts as hung: the stacks of all threads are printed and the worker is ended."""
@@ -52,10 +50,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FIX",
         help="run with this fix undone, to see that its bug is found: caching, remat, remat-names, fuser (repeatable)",
     )
-
-
-REMEMBERED_CASES = 4096
-"""Verdicts kept per process; more than a shrink needs."""
 
 
 class FuzzSession:
@@ -204,18 +198,17 @@ class _Runner:
 
     def __init__(self, session: FuzzSession) -> None:
         from harness.device import activate
-        from harness.judge import Judge
+        from harness.judge import FirstFindings, Judge
         from harness.recorder import Recorder
 
         session.activate()
         self._reverts = session.reverts
-        self._judge = Judge.of(activate())
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         self._recorder = Recorder(session.directory, worker)
-        self._judged: dict[Case, Judgement] = {}
+        self._first_findings = FirstFindings(Judge.of(activate()), self._recorder.before)
 
     def check(self, test: str, case: Case) -> None:
-        judgement = self._judgement(case)
+        judgement = self._first_findings.judge(case)
         verdict, known = judgement.verdict, None
         if judgement.unexplained:
             # Records and file names are about what is raised, not about the known issue that came before it.
@@ -230,27 +223,8 @@ class _Runner:
             finding.__notes__ = [f"  replay: tefuzz run {path}{reverts}"]
             raise finding.with_traceback(None)
 
-    def _judgement(self, case: Case) -> Judgement:
-        """Shrinking comes to the same case by many ways: it is run once."""
-        if case in self._judged:
-            return self._judged[case]
-        self._recorder.before(case)
-        judgement = self._judge.judge(case, thorough=False)
-        for finding in judgement.unexplained[:1]:
-            finding.__class__ = bucket_class(type(finding), finding.bucket)  # type: ignore[arg-type]  # a class is hashable
-        if len(self._judged) >= REMEMBERED_CASES:
-            self._judged.clear()
-        self._judged[case] = replace(judgement, verdict=judgement.verdict.without_observations())
-        return judgement
-
     def close(self) -> None:
         self._recorder.close()
-
-
-@lru_cache(maxsize=4096)
-def bucket_class(kind: type[Finding], bucket: Bucket) -> type[Finding]:
-    """A subclass for one bucket: Hypothesis tells failures apart by class, so shrinking stays in the bucket."""
-    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": str(bucket)})
 
 
 def register_fuzz_session(config: pytest.Config) -> FuzzSession:

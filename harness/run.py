@@ -11,7 +11,7 @@ from thunder.core import vjp_utils
 
 from harness import fp8_globals, rounding
 from harness.case import Case
-from harness.checks import findings_of, trace_findings_of
+from harness.checks import CHECKS, CHECKS_BUT_TRACES, TRACE_CHECKS, findings_of
 from harness.checks.base import Finding, Run
 from harness.checks.claims import te_linear_count
 from harness.checks.exceptions import normalised, same_refusal
@@ -91,23 +91,25 @@ def run_case(case: Case, *, thorough: bool = True) -> Verdict:
     clock = _Clock()
     reference = Observation(reference_class.name)
 
-    def trace_findings(*compilations: Compilation) -> tuple[Finding, ...]:
-        observed = Observation(subject_class.name, compilations=list(compilations))
-        return tuple(trace_findings_of(Run(case, observed, reference, Exact())))
+    in_traces: list[Finding] = []
 
-    subject = _observe(subject_class(case, device), None if thorough else lambda new: bool(trace_findings(new)))
+    def watch(new: Compilation) -> bool:
+        observed = Observation(subject_class.name, compilations=[new])
+        in_traces.extend(findings_of(Run(case, observed, reference, Exact()), TRACE_CHECKS))
+        return bool(in_traces)
+
+    subject = _observe(subject_class(case, device), None if thorough else watch)
     clock.lap("subject")
+    # What a failing step compiled was not watched.
+    watched = not thorough and subject.failure is None
     comparison, overflow = _comparison(case, device)
     run = Run(case, subject, reference, comparison)
-    findings: tuple[Finding, ...] = ()
-    if overflow or (not thorough and subject.failure is None):
-        findings = trace_findings(*subject.compilations)
-        clock.lap("checks")
+    findings = tuple(in_traces) if watched else findings_of(run, TRACE_CHECKS) if overflow else ()
     if not overflow and not findings:
         reference = _observe(reference_class(case, device))
         clock.lap("reference")
         run = Run(case, subject, reference, comparison)
-        findings = tuple(findings_of(run))
+        findings = findings_of(run, CHECKS_BUT_TRACES if watched else CHECKS)
         clock.lap("checks")
     return Verdict(
         case=case,

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from harness.case import Case
 from harness.device import activate
-from harness.judge import Judge
-from harness.pytest_plugin import bucket_class
+from harness.judge import FirstFindings, Judge
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -46,8 +45,9 @@ class Search:
     finding: Finding | None = None
     """The smallest finding so far."""
     timed_out: bool = False
-    _judged: dict[Case, Finding | None] = field(default_factory=dict)
-    _judge: Judge = field(default_factory=lambda: Judge.of(activate()))
+
+    def __post_init__(self) -> None:
+        self._first_findings = FirstFindings(Judge.of(activate()), self._count)
 
     def run(self, number: int) -> None:
         """Fuzz with seed ``number``; afterwards ``finding`` is the shrunk one, or None."""
@@ -89,24 +89,16 @@ class Search:
         """Run one case; the first finding that is no known issue is raised as in the fuzz suite."""
         if self.seconds > self._deadline:
             raise _TimeIsUp
-        # Shrinking comes to the same case by many ways: it is run once.
-        if case not in self._judged:
-            self._judged[case] = self._run(case)
-        finding = self._judged[case]
-        if finding is None:
+        unexplained = self._first_findings.judge(case).unexplained
+        if not unexplained:
             return
-        # While it shrinks, Hypothesis runs only cases that are simpler than the best one.
-        self.finding = finding
-        raise finding.with_traceback(None)
-
-    def _run(self, case: Case) -> Finding | None:
-        self.executions += 1
-        self.before(case)
-        finding = self._judge.first_unexplained(case)
-        if finding is None:
-            return None
         if self.examples_to_find is None:
             self.examples_to_find = self.executions
             self.seconds_to_find = self.seconds
-        finding.__class__ = bucket_class(type(finding), finding.bucket)  # type: ignore[arg-type]  # a class is hashable
-        return finding
+        # While it shrinks, Hypothesis runs only cases that are simpler than the best one.
+        self.finding = unexplained[0]
+        raise self.finding.with_traceback(None)
+
+    def _count(self, case: Case) -> None:
+        self.executions += 1
+        self.before(case)

@@ -6,13 +6,12 @@ Since 0.2.6 ``transformer_engineex`` is v2 (functional, stateful symbols); up to
 
 from __future__ import annotations
 
-import functools
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-import torch
+from harness.build import random_numbers_kept
 
 _EXECUTORS = "thunder.executors"
 _SINCE_0_2_6 = find_spec(f"{_EXECUTORS}.transformer_engine_v1ex") is not None
@@ -35,21 +34,9 @@ TransformV2: Any = getattr(_v2, TRANSFORM_V2_NAME)
 """The transform that goes with ``executor_v2``; instantiate it for each compiled function."""
 
 
-def _keep_random_numbers(module: Any, name: str) -> None:
-    """Let ``module.name`` draw without a trace: v1 asks for random numbers whenever it compiles a linear.
+_PROBE = "_get_num_saved_tensors"
+"""It draws random numbers whenever v1 compiles a linear. Every dropout of the step that compiles would drop other
+elements than eager does (docs/findings.md, "v1-random-numbers"), and nothing could be said about dropout under v1."""
 
-    Otherwise every dropout of the step that compiles drops other elements than eager does (docs/findings.md,
-    "v1-random-numbers"), and nothing more could be said about dropout under v1.
-    """
-    function = getattr(module, name)
-
-    @functools.wraps(function)
-    def with_random_state_kept(*arguments: Any, **keywords: Any) -> Any:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            return function(*arguments, **keywords)
-
-    setattr(module, name, with_random_state_kept)
-
-
-if hasattr(_v1, "_get_num_saved_tensors"):
-    _keep_random_numbers(_v1, "_get_num_saved_tensors")
+if hasattr(_v1, _PROBE):
+    setattr(_v1, _PROBE, random_numbers_kept()(getattr(_v1, _PROBE)))

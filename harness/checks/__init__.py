@@ -37,9 +37,7 @@ TRACE_CHECKS: tuple[Check, ...] = (
 )
 """Those that look at the compiled traces alone: no reference is needed, and a fault shows before numbers go wrong."""
 
-CHECKS: tuple[Check, ...] = (
-    exceptions.check,
-    *TRACE_CHECKS,
+VALUE_CHECKS: tuple[Check, ...] = (
     inputs.check,
     fp8_state.check,
     outputs.check,
@@ -47,12 +45,10 @@ CHECKS: tuple[Check, ...] = (
     fp8_update.check,
 )
 
-
-def findings_of(run: Run) -> list[Finding]:
-    """All findings of all checks, in the order of ``CHECKS``."""
-    return [finding for check in CHECKS for finding in check(run)]
+CHECKS: tuple[Check, ...] = (exceptions.check, *TRACE_CHECKS, *VALUE_CHECKS)
+CHECKS_BUT_TRACES: tuple[Check, ...] = (exceptions.check, *VALUE_CHECKS)
 
 
-def trace_findings_of(run: Run) -> list[Finding]:
-    """The findings of ``TRACE_CHECKS``; the reference of ``run`` need not have run."""
-    return [finding for check in TRACE_CHECKS for finding in check(run)]
+def findings_of(run: Run, checks: tuple[Check, ...] = CHECKS) -> tuple[Finding, ...]:
+    """All findings of ``checks``, in their order; of ``TRACE_CHECKS`` also where no reference has run."""
+    return tuple(finding for check in checks for finding in check(run))

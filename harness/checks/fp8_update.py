@@ -94,8 +94,7 @@ def check(run: Run) -> Iterator[Finding]:
 def _specialisation(case: Case, index: int) -> Any:
     """Steps with equal ones share their state; only training steps have any."""
     assert case.jit is not None
-    # `grad` drops the cache mode.
-    if case.jit.cache == "no caching" and case.jit.entry != "grad":
+    if case.jit.compiles_each_step:
         return index
     return step_batch(case, index)
 

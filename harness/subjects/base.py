@@ -98,19 +98,15 @@ class Subject(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Build modules (and wrap them in the JIT). Runs once, before the first step."""
+        """Build modules around the parameters (and wrap them in the JIT). Runs once, before the first step."""
 
-    @abc.abstractmethod
-    def parameters(self) -> Mapping[str, Tensor]:
-        """The leaf tensors by their name in the case."""
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """The leaf tensors by their name in the case; frozen ones do not require grad."""
+        return self._parameters
 
     @abc.abstractmethod
     def forward(self, index: int, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The output of step ``index`` for input ``x`` of shape [*batch, features]; a tuple with extra outputs."""
-
-    def replace_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
-        """Go on with other parameter objects."""
-        raise NotImplementedError(f"{self.name} keeps its parameter objects")
 
     def set_training(self, training: bool) -> None:  # noqa: B027 - subjects without modules have no mode
         """Switch the modules between training and evaluation mode."""
@@ -161,6 +157,7 @@ class Subject(abc.ABC):
             with _environment(self.environment), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 with _guard("preparation"):
+                    self._parameters = self._new_parameters(None)
                     self.prepare()
                 self._observe_steps(observation.steps, inputs, until)
         except _Failed as failed:
@@ -252,16 +249,18 @@ class Subject(abc.ABC):
                 self.finish_backward()
 
     def _change_parameters(self, index: int, how: str) -> None:
-        values = self.parameter_values(index)
-        if how == "load_state_dict":
-            with torch.no_grad():
-                for name, parameter in self.parameters().items():
-                    parameter.copy_(values[name])
+        if how == "new_parameters":
+            self._parameters = self._new_parameters(index)
             return
+        values = self.parameter_values(index)
+        with torch.no_grad():
+            for name, parameter in self.parameters().items():
+                parameter.copy_(values[name])
+
+    def _new_parameters(self, index: int | None) -> dict[str, nn.Parameter]:
         trainable = build.trainable_parameters(self.case)
-        self.replace_parameters(
-            {name: nn.Parameter(value, requires_grad=name in trainable) for name, value in values.items()}
-        )
+        values = self.parameter_values(index)
+        return {name: nn.Parameter(value, requires_grad=name in trainable) for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -306,15 +305,6 @@ def _grad_mode(mode: str) -> AbstractContextManager[Any]:
     if mode == "inference":
         return torch.inference_mode()
     return torch.set_grad_enabled(mode == "train")
-
-
-def leaf_parameters(case: Case, device: str) -> dict[str, nn.Parameter]:
-    """Fresh parameters of the case by name; frozen ones do not require grad."""
-    trainable = build.trainable_parameters(case)
-    return {
-        name: nn.Parameter(value.to(device), requires_grad=name in trainable)
-        for name, value in build.make_parameters(case).items()
-    }
 
 
 @contextmanager

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 import transformer_engine.pytorch as te
 from torch import Tensor, nn
 
-from harness.build import DTYPES, drops, parameter_names, step_batch
+from harness.build import DTYPES, drops, parameter_names, random_numbers_kept, step_batch
 from harness.case import (
     Activation,
     AnyLayer,
@@ -27,7 +27,7 @@ from harness.case import (
 from harness.fp8_globals import OwnFp8Globals
 from harness.precision import Recipes, claimed_linears, differentiated
 from harness.program import weight_operation
-from harness.subjects.base import LinearState, Subject, leaf_parameters
+from harness.subjects.base import LinearState, Subject
 from harness.subjects.parts import run_part
 
 
@@ -40,21 +40,14 @@ class ComposedSubject(Subject):
     """
 
     def prepare(self) -> None:
-        self._parameters = leaf_parameters(self.case, self.device)
         self._recipes = Recipes(self.case)
         self._modules: dict[Any, dict[str, Any]] = {}
         self._globals: dict[Any, OwnFp8Globals] = {}
         self._to_pass_on: list[tuple[Tensor, nn.Parameter]] = []
         self._owners = parameter_owners(self.case.layers, self.case.input.features)
 
-    def parameters(self) -> Mapping[str, Tensor]:
-        return self._parameters
-
     def around_step(self, index: int) -> AbstractContextManager[None]:
         return self._globals.setdefault(self._specialisation(index), OwnFp8Globals()).active()
-
-    def replace_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
-        self._parameters = parameters
 
     def forward(self, index: int, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         modules = self._modules_of(index)
@@ -110,6 +103,20 @@ class ComposedSubject(Subject):
         self._to_pass_on += zip(computed, leaves, strict=True)
         return leaves
 
+    def te_linear(
+        self, modules: dict[str, Any], path: str, layer: Linear, make: Callable[[nn.Parameter], nn.Module]
+    ) -> nn.Module:
+        """The TE linear of one call, which holds its parameters; ``make`` builds it for a weight like the given one."""
+        parameters = self.linear_parameters(path, layer)
+        if path not in modules:
+            with random_numbers_kept():  # a new module initialises its weights
+                modules[path] = make(parameters[0])
+        module: nn.Module = modules[path]
+        for name, parameter in zip(("weight", "bias"), parameters, strict=False):
+            if getattr(module, name) is not parameter:
+                module.register_parameter(name, parameter)
+        return module
+
     def finish_backward(self) -> None:
         reached = [(result, leaf) for result, leaf in self._to_pass_on if leaf.grad is not None]
         if reached:
@@ -122,8 +129,7 @@ class ComposedSubject(Subject):
 
     def _specialisation(self, index: int) -> Any:
         assert self.case.jit is not None
-        # `grad` builds the jitted function anew and drops its cache mode (add_transform in thunder/core/transforms.py).
-        if self.case.jit.cache == "no caching" and self.case.jit.entry != "grad":
+        if self.case.jit.compiles_each_step:
             return index
         mode = self.case.steps[index].mode
         return step_batch(self.case, index), mode, self.case.steps[index].fp8
@@ -172,20 +178,6 @@ class ComposedSubject(Subject):
                 return x
             case _:
                 return run_part(layer, x, list(self.own_parameters(path, layer)), differentiated=self._differentiated)
-
-
-def hold(module: nn.Module, parameters: list[nn.Parameter]) -> None:
-    """Make a TE linear hold the given weight (and bias)."""
-    for name, parameter in zip(("weight", "bias"), parameters, strict=False):
-        if getattr(module, name) is not parameter:
-            module.register_parameter(name, parameter)
-
-
-@contextmanager
-def random_numbers_kept() -> Iterator[None]:
-    """New TE modules initialise their weights; the random numbers of dropout must not depend on that."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        yield
 
 
 def is_relu(layer: AnyLayer) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import transformer_engine.pytorch as te
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from harness.case import AnyLayer, Linear
 from harness.subjects.base import LinearState, QuantizerState
-from harness.subjects.composed import ComposedSubject, hold, random_numbers_kept
+from harness.subjects.composed import ComposedSubject
 from harness.subjects.eager_te_ops import columns
 
 
@@ -21,19 +22,15 @@ class EagerTeModules(ComposedSubject):
     def run_claimed(self, modules: dict[str, Any], row: list[tuple[str, AnyLayer, int]], x: Tensor) -> Tensor:
         for path, layer, width in row:
             assert isinstance(layer, Linear)
-            parameters = self.linear_parameters(path, layer)
-            if path not in modules:
-                weight = parameters[0]
-                with random_numbers_kept():
-                    modules[path] = te.Linear(
-                        width, layer.out_features, bias=layer.bias, params_dtype=weight.dtype, device=weight.device
-                    )
-            hold(modules[path], parameters)
-            x = modules[path](x)
+            x = self.te_linear(modules, path, layer, partial(_linear, layer, width))(x)
         return x
 
     def state_of(self, modules: dict[str, Any], path: str) -> LinearState:
         return module_state(modules[path])
+
+
+def _linear(layer: Linear, width: int, weight: Tensor) -> te.Linear:
+    return te.Linear(width, layer.out_features, bias=layer.bias, params_dtype=weight.dtype, device=weight.device)
 
 
 def module_state(module: Any) -> LinearState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from harness.case import AnyLayer, Linear
 from harness.subjects.base import LinearState, QuantizerState
-from harness.subjects.composed import ComposedSubject, hold, is_relu, random_numbers_kept
+from harness.subjects.composed import ComposedSubject, is_relu
 
 
 class EagerTeOps(ComposedSubject):
@@ -35,16 +36,11 @@ class EagerTeOps(ComposedSubject):
     def _op(self, modules: dict[str, Any], path: str, layer: AnyLayer, width: int) -> nn.Module:
         if not isinstance(layer, Linear):
             return te.ops.ReLU()
-        parameters = self.linear_parameters(path, layer)
-        if path not in modules:
-            weight = parameters[0]
-            with random_numbers_kept():
-                modules[path] = te.ops.Linear(
-                    width, layer.out_features, bias=layer.bias, device=weight.device, dtype=weight.dtype
-                )
-        hold(modules[path], parameters)
-        op: nn.Module = modules[path]
-        return op
+        return self.te_linear(modules, path, layer, partial(_linear, layer, width))
+
+
+def _linear(layer: Linear, width: int, weight: Tensor) -> te.ops.Linear:
+    return te.ops.Linear(width, layer.out_features, bias=layer.bias, device=weight.device, dtype=weight.dtype)
 
 
 def basic_linear_state(op: te.ops.Linear) -> LinearState:

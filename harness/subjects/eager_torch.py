@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from harness.program import compile_function, parameter_slots
-from harness.subjects.base import Subject, leaf_parameters
+from harness.subjects.base import Subject
 
 
 class EagerTorch(Subject):
@@ -20,13 +19,6 @@ class EagerTorch(Subject):
         layers, width = self.case.layers, self.case.input.features
         self._model = compile_function(layers, width)
         self._arguments = list(parameter_slots(layers, width).values())
-        self._parameters = leaf_parameters(self.case, self.device)
-
-    def parameters(self) -> Mapping[str, Tensor]:
-        return self._parameters
-
-    def replace_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
-        self._parameters = parameters
 
     def forward(self, index: int, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         output: Tensor | tuple[Tensor, ...] = self._model(x, *[self._parameters[name] for name in self._arguments])

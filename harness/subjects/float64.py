@@ -6,11 +6,11 @@ Run as it is, it says what is right; run under noise (``harness.rounding``), wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -34,7 +34,7 @@ from harness.case import (
     Rearrange,
     Residual,
     RMSNorm,
-    output_width,
+    executed,
     parameter_owners,
     walk,
 )
@@ -67,16 +67,6 @@ class Float64(Subject):
     def prepare(self) -> None:
         self._owners = parameter_owners(self.case.layers, self.case.input.features)
         self._limit = torch.finfo(build.DTYPES[coarsest_dtype(self.case)]).max ** 0.25
-        self._parameters = {
-            name: nn.Parameter(value, requires_grad=name in build.trainable_parameters(self.case))
-            for name, value in self.parameter_values(None).items()
-        }
-
-    def parameters(self) -> Mapping[str, Tensor]:
-        return self._parameters
-
-    def replace_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
-        self._parameters = parameters
 
     def input_values(self, index: int) -> Tensor:
         with _disable_current_modes():
@@ -168,25 +158,14 @@ def dropout_masks(case: Case, index: int) -> dict[str, Tensor]:
     torch.manual_seed(build.dropout_seed(case, index))
     masks: dict[str, Tensor] = {}
     with torch.set_grad_enabled(case.steps[index].mode == "train"):
-        for path, layer, width, dtype in _dropouts(case.layers, case.input.features, case.input.dtype):
+        for path, layer, width, dtype in executed(case.layers, case.input.features, case.input.dtype):
+            if not isinstance(layer, Dropout):
+                continue
+            assert dtype is not None
             ones = torch.ones((*build.step_batch(case, index), width), dtype=build.DTYPES[dtype])
             kept = run_part(layer, ones, [], differentiated=differentiated(case, index)) != 0
             masks[path] = kept.double() / (1 - layer.probability)
     return masks
-
-
-def _dropouts(
-    layers: tuple[AnyLayer, ...], width: int, dtype: Dtype, prefix: str = ""
-) -> Iterator[tuple[str, Dropout, int, Dtype]]:
-    for index, layer in enumerate(layers):
-        match layer:
-            case Dropout():
-                yield f"{prefix}{index}", layer, width, dtype
-            case Residual() | Checkpoint():
-                yield from _dropouts(layer.body, width, dtype, f"{prefix}{index}.")
-            case Cast():
-                yield from _dropouts(layer.body, width, layer.dtype, f"{prefix}{index}.")
-        width = output_width((layer,), width)
 
 
 def _layer_norm(eps: float, zero_centered: bool, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 from harness.subjects.base import Compilation, Observation
@@ -15,7 +14,10 @@ from harness.subjects.te_ops_pipeline import TeOpsPipeline
 
 
 class TeOpsFsdp(TeOpsPipeline):
-    """``FullyShardedDataParallel(use_orig_params=True)`` with one rank: equal to the pipeline by itself."""
+    """``FullyShardedDataParallel(use_orig_params=True)`` with one rank: equal to the pipeline by itself.
+
+    FSDP keeps the parameter objects; only their storage becomes part of one flat tensor.
+    """
 
     name: ClassVar[str] = "te.ops pipeline in FSDP"
 
@@ -35,7 +37,3 @@ class TeOpsFsdp(TeOpsPipeline):
             sharding_strategy=ShardingStrategy.NO_SHARD,
             device_id=torch.device(self.device) if self.device == "cpu" else torch.cuda.current_device(),
         )
-
-    def parameters(self) -> dict[str, Tensor]:
-        """FSDP keeps the parameter objects; only their storage becomes part of one flat tensor."""
-        return dict(self._parameters)

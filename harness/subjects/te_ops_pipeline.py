@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from harness.build import DTYPES, parameter_names
 from harness.case import Activation, AnyLayer, GatedActivation, LayerNorm, Linear, RMSNorm, output_width
 from harness.precision import Recipes
-from harness.subjects.base import LinearState, Subject, leaf_parameters
+from harness.subjects.base import LinearState, Subject
 from harness.subjects.eager_te_ops import basic_linear_state
 
 ACTIVATION_OPS = {
@@ -35,7 +35,6 @@ class TeOpsPipeline(Subject):
     name: ClassVar[str] = "te.ops pipeline"
 
     def prepare(self) -> None:
-        self._parameters = leaf_parameters(self.case, self.device)
         self._recipes = Recipes(self.case)
         self._ops: dict[str, nn.Module] = {}
         width = self.case.input.features
@@ -43,9 +42,6 @@ class TeOpsPipeline(Subject):
             self._ops[str(index)] = self._op(str(index), layer, width)
             width = output_width((layer,), width)
         self.pipeline = te.ops.Sequential(*self._ops.values())
-
-    def parameters(self) -> Mapping[str, Tensor]:
-        return self._parameters
 
     def forward(self, index: int, x: Tensor) -> Tensor:
         recipe = self._recipes.for_step(index)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from harness.case import Case
 from harness.precision import Recipes, claimed_linears
 from harness.program import compile_function, make_module, parameter_slots
-from harness.subjects.base import Compilation, LinearState, Subject, leaf_parameters
+from harness.subjects.base import Compilation, LinearState, Subject
 
 
 class ThunderSubject(Subject):
@@ -36,7 +36,6 @@ class ThunderSubject(Subject):
         assert self.case.jit is not None
         self.recipes = Recipes(self.case)
         options = self.jit_options(self.recipes) | {"cache": self.case.jit.cache}
-        self._parameters = leaf_parameters(self.case, self.device)
         layers, width, names = self.case.layers, self.case.input.features, self.case.jit.names
         self._slots: list[str] = []
         if self.case.jit.entry == "module":
@@ -46,12 +45,6 @@ class ThunderSubject(Subject):
             self.jitted = thunder.jit(compile_function(layers, width, names), **options)
         if self.case.jit.entry == "grad":
             self.jitted = grad(self.jitted)
-
-    def parameters(self) -> Mapping[str, Tensor]:
-        return self._parameters
-
-    def replace_parameters(self, parameters: dict[str, nn.Parameter]) -> None:
-        self._parameters = parameters
 
     def set_training(self, training: bool) -> None:
         if isinstance(self.jitted, nn.Module):
