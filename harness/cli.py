@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from harness.case import CaseError
+from harness.commands.bisect import bisect
 from harness.commands.common import BadInput, ExitCode
 from harness.commands.doctor import doctor
 from harness.commands.mutants import mutants
@@ -47,6 +48,7 @@ def main() -> None:
       tefuzz doctor                               # is everything there?
       pytest fuzz/ -n auto                        # fuzz; failing cases are kept below .tefuzz/runs
       tefuzz run .tefuzz/runs/*/failures/*.json   # run the kept cases again
+      tefuzz bisect CASE.json                     # which fix decides a finding?
       tefuzz report                               # what the newest run found and covered, as a page
       tefuzz replay                               # do old bugs stay away?
       tefuzz stats                                # what is drawn, and how often?
@@ -56,5 +58,5 @@ def main() -> None:
     """
 
 
-for command in (doctor, run, replay, report, stats, mutants):
+for command in (doctor, run, bisect, replay, report, stats, mutants):
     main.add_command(command)

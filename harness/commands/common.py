@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -65,6 +66,15 @@ def revert_option(command: Command) -> Command:
         multiple=True,
         help="Undo this fix in the running process, to see that its bug is found (repeatable).",
     )(command)
+
+
+def bucket_id(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse what names no bucket."""
+    if value is None or re.fullmatch("[0-9a-f]{10}", value) or value.count("/") >= 4:
+        return value
+    raise click.BadParameter(
+        f"{value!r} is no bucket: give its ten hexadecimal digits or check/stage/where/subject/recipe, as `run` prints."
+    )
 
 
 def start(choice: DeviceChoice) -> Environment:

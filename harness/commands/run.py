@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from harness.case import Case, CaseError, describe
 from harness.commands.common import (
     BadInput,
     ExitCode,
+    bucket_id,
     device_option,
     plural,
     revert_option,
@@ -26,14 +26,6 @@ from harness.fixes import reverted
 from harness.judge import Judge, Judgement
 
 
-def _bucket_id(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    if value is None or re.fullmatch("[0-9a-f]{10}", value) or value.count("/") >= 4:
-        return value
-    raise click.BadParameter(
-        f"{value!r} is no bucket: give its ten hexadecimal digits or check/stage/where/subject/recipe, as `run` prints."
-    )
-
-
 @click.command()
 @click.argument("files", metavar="CASE.json...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @revert_option
@@ -41,7 +33,7 @@ def _bucket_id(_context: click.Context, _parameter: click.Parameter, value: str 
 @click.option(
     "--expect-bucket",
     metavar="ID",
-    callback=_bucket_id,
+    callback=bucket_id,
     help="Let this bucket alone decide the exit code, for outside reducers: 1 found, 0 not found.",
 )
 @click.option(

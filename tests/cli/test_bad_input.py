@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.commands import replay, run
+from harness.commands import bisect, replay, run
 from tests.cli.support import CASE, tefuzz, write
 
 BAD_FILES: dict[str, tuple[Any, str]] = {
@@ -36,6 +36,7 @@ def _nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(run, "start", start)
     monkeypatch.setattr(replay, "start", start)
+    monkeypatch.setattr(bisect, "start", start)
 
 
 @pytest.mark.parametrize("kind", BAD_FILES)
@@ -65,6 +66,8 @@ def test_every_bad_file_is_named(tmp_path: Path) -> None:
         (["run", "x.json", "--revert", "cachng"], "'cachng' is not one of 'caching', 'remat', 'remat-names', 'fuser'"),
         (["replay", "--revert", "cachng"], "'cachng' is not one of"),
         (["run", "x.json", "--device", "tpu"], "'tpu' is not one of 'auto', 'cuda', 'cpu'"),
+        (["bisect", "x.json"], "x.json: cannot be read"),
+        (["bisect", "x.json", "--bucket", "output"], "'output' is no bucket"),
         (["run", "x.json", "--expect-bucket", "output"], "'output' is no bucket"),
         (["stats", "-n", "0"], "0 is not in the range"),
         (["rnu", "x.json"], "No such command 'rnu'"),

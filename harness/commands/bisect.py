@@ -1,0 +1,93 @@
+"""``tefuzz bisect``: which fix decides a finding, and where it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.case import Case, describe
+from harness.commands.common import (
+    ExitCode,
+    bucket_id,
+    device_option,
+    revert_option,
+    start,
+    summary_on_interrupt,
+)
+from harness.corpus import load_regression
+from harness.device import DeviceChoice
+from harness.judge import Judge
+
+if TYPE_CHECKING:
+    from harness.bisect_fixes import Trial
+
+
+@click.command()
+@click.argument("file", metavar="CASE.json", type=click.Path(path_type=Path))
+@revert_option
+@device_option
+@click.option(
+    "--bucket", metavar="ID", callback=bucket_id, help="The finding to follow. Default: the strongest one of the case."
+)
+def bisect(file: Path, reverts: tuple[str, ...], device: DeviceChoice, bucket: str | None) -> None:
+    """Say which fix decides whether CASE.json shows a bug.
+
+    The case is run as installed, with each fix undone, and with the fixes undone that --revert names.
+
+    \b
+    Examples:
+      tefuzz bisect corpus/regressions/caching.json
+      tefuzz bisect .tefuzz/runs/*/failures/0a1b2c3d4e.json --revert caching
+
+    \b
+    Exit codes:
+      0  nothing was found, with no fix undone
+      1  something was found
+      2  bad input: nothing was run
+      3  an error of tefuzz itself
+    """
+    case = load_regression(file).case
+    judge = Judge.of(start(device))
+    click.echo(f"{file}: {describe(case.layers, case.input.features)}")
+    done = _trials(judge, case, reverts)
+    # As it was found, then as installed, then with the first fix without which there is something.
+    order = sorted(done, key=lambda trial: (trial.undone != reverts, trial.undone != ()))
+    followed = _followed(order, bucket)
+    if followed is None:
+        click.echo("nothing was found" if bucket is None else f"nothing in bucket {bucket}")
+        raise click.exceptions.Exit(ExitCode.CLEAN)
+    _, chosen = followed
+    click.echo(f"{chosen}: {_conclusion(done, chosen)}")
+    raise click.exceptions.Exit(ExitCode.FINDINGS)
+
+
+def _trials(judge: Judge, case: Case, reverts: tuple[str, ...]) -> list[Trial]:
+    """All trials; each is printed when it is done."""
+    from harness.bisect_fixes import trials
+
+    done: list[Trial] = []
+    with summary_on_interrupt(lambda: [f"{len(done)} trials"]):
+        for trial in trials(lambda tried: judge.judge(tried).verdict, case, reverts):
+            done.append(trial)
+            undone = f"without {' and '.join(trial.undone)}" if trial.undone else "as installed"
+            first = next(iter(trial.verdict.findings), None)
+            more = f" and {len(trial.verdict.findings) - 1} more" if len(trial.verdict.findings) > 1 else ""
+            click.echo(f"  {undone:<22} " + (f"{first.bucket} [{first.bucket.digest}]{more}" if first else "clean"))
+    return done
+
+
+def _followed(trials: list[Trial], bucket: str | None) -> tuple[Trial, str] | None:
+    """The first trial with a finding in the bucket, and that bucket in full; None where there is none."""
+    for trial in trials:
+        finding = trial.finding(bucket) if bucket is not None else next(iter(trial.verdict.findings), None)
+        if finding is not None:
+            return trial, str(finding.bucket)
+    return None
+
+
+def _conclusion(done: list[Trial], bucket: str) -> str:
+    from harness.bisect_fixes import conclusion
+
+    return conclusion(done, bucket)
