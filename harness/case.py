@@ -12,6 +12,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -653,8 +654,14 @@ def _without_defaults(value: Any) -> Any:
     config = type(value).__struct_config__
     if config.tag is not None:
         result[config.tag_field] = config.tag
-    for field in msgspec.structs.fields(value):
+    for field in _fields(type(value)):
         item = getattr(value, field.name)
         if field.name == "schema" or field.required or item != field.default:
             result[field.encode_name] = _without_defaults(item)
     return result
+
+
+@cache
+def _fields(kind: type[Data]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """The fields of a struct; msgspec evaluates all annotations anew each time it is asked."""
+    return msgspec.structs.fields(kind)
