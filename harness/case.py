@@ -19,7 +19,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-SCHEMA_VERSION = 1
+from harness.schema import MIGRATIONS, SCHEMA_VERSION, upgraded
+
 MAX_INPUT_ELEMENTS = 2**24
 """A larger input finds no further bug and would exhaust a small machine."""
 MAX_DEPTH = 16
@@ -466,7 +467,7 @@ def pretty_json(case: Case) -> str:
 
 def parse_case(content: bytes, source: str = "<case>") -> Case:
     """Decode and validate a case; ``CaseError`` names the source, the JSON path, the value and the remedy."""
-    return decode(content, Case, source, precheck=_check_schema)
+    return decode(content, Case, source, prepare=upgraded_case)
 
 
 def load_case(path: Path) -> Case:
@@ -478,8 +479,11 @@ def load_case(path: Path) -> Case:
     return parse_case(content, str(path))
 
 
-def decode(content: bytes, kind: type[T], source: str, precheck: Callable[[Any, str], None] | None = None) -> T:
-    """Decode strict JSON into ``kind``; every error becomes a ``CaseError`` that says how to mend the file."""
+def decode(content: bytes, kind: type[T], source: str, prepare: Callable[[Any, str], Any] | None = None) -> T:
+    """Decode strict JSON into ``kind``; every error becomes a ``CaseError`` that says how to mend the file.
+
+    ``prepare`` turns the plain data of an older version into that of the present one.
+    """
     try:
         raw = msgspec.json.decode(content)
     except msgspec.DecodeError as error:
@@ -488,8 +492,8 @@ def decode(content: bytes, kind: type[T], source: str, precheck: Callable[[Any, 
         raise CaseError(_too_deep(source)) from error
     except UnicodeDecodeError as error:
         raise CaseError(f"{source}: not UTF-8 text ({error.reason}). This is not a file of tefuzz.") from error
-    if precheck is not None:
-        precheck(raw, source)
+    if prepare is not None:
+        raw = prepare(raw, source)
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
@@ -502,18 +506,26 @@ def _too_deep(source: str) -> str:
     return f"{source}: nested too deeply. No model needs that: remove the inner layers."
 
 
-def _check_schema(raw: Any, source: str) -> None:
+def upgraded_case(raw: Any, source: str) -> Any:
+    """The plain data of a case, in the present version of the schema; ``CaseError`` for a version that is not read."""
     if not isinstance(raw, dict):
         raise CaseError(f"{source}: at $: expected an object that describes a case, got {_show(raw)}.")
     version = raw.get("schema")
     if version is None:
         raise CaseError(f'{source}: at $: there is no "schema". Add "schema": {SCHEMA_VERSION} if this is a case.')
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION and not (type(version) is int and version in MIGRATIONS):
         remedy = "Install a newer tefuzz" if isinstance(version, int) and version > SCHEMA_VERSION else "Write it anew"
         raise CaseError(
             f"{source}: at $.schema: version {_show(version)} is not version {SCHEMA_VERSION}, which this tefuzz "
             f"reads. {remedy}."
         )
+    try:
+        return upgraded(raw)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CaseError(
+            f"{source}: at $: not a valid case of schema version {_show(version)} ({type(error).__name__}: {error}). "
+            "Restore the file from version control."
+        ) from error
 
 
 def _explain(error: msgspec.ValidationError, raw: Any, kind: type, source: str) -> str:

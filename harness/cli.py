@@ -10,6 +10,7 @@ import click
 from harness.case import CaseError
 from harness.commands.bisect import bisect
 from harness.commands.common import BadInput, ExitCode
+from harness.commands.corpus import corpus
 from harness.commands.doctor import doctor
 from harness.commands.mutants import mutants
 from harness.commands.replay import replay
@@ -51,6 +52,7 @@ def main() -> None:
       tefuzz bisect CASE.json                     # which fix decides a finding?
       tefuzz report                               # what the newest run found and covered, as a page
       tefuzz replay                               # do old bugs stay away?
+      tefuzz corpus                               # what fuzz runs kept so far
       tefuzz stats                                # what is drawn, and how often?
       tefuzz mutants                              # would regressions of Thunder and TE be found?
 
@@ -58,5 +60,5 @@ def main() -> None:
     """
 
 
-for command in (doctor, run, bisect, replay, report, stats, mutants):
+for command in (doctor, run, bisect, replay, corpus, report, stats, mutants):
     main.add_command(command)

@@ -1,6 +1,7 @@
 """Cases kept on disk, each in a JSON file of its own.
 
-A file below ``corpus/regressions`` says why it is there and which revert brings its bug back:
+A file says why it is there; one below ``corpus/regressions`` also which revert brings its bug back, and one of a
+working corpus (``harness.working_corpus``) the bucket in which it was found:
 
     {"why": "two equal linears shared one FP8 state", "revert": "caching", "case": {"schema": 1, "layers": [...]}}
 
@@ -15,10 +16,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from harness.case import Case, CaseError, Data, decode, parse_case
+from harness.case import Case, CaseError, Data, canonical_json, decode, parse_case, pretty_json, upgraded_case
 from harness.fixes import REVERTS
 
-REGRESSIONS = Path(__file__).parent.parent / "corpus" / "regressions"
+CORPUS = Path(__file__).parent.parent / "corpus"
+REGRESSIONS = CORPUS / "regressions"
+"""Cases that once failed, and what must never fail."""
+HABITS = CORPUS / "habits"
+"""Cases that stand for what training scripts do."""
 
 
 class Regression(Data, frozen=True, kw_only=True):
@@ -28,6 +33,8 @@ class Regression(Data, frozen=True, kw_only=True):
     """Why it is kept; empty only where a bare case was read."""
     revert: str | None = None
     """The revert (``harness.fixes.REVERTS``) under which it has to fail."""
+    bucket: str | None = None
+    """The bucket of the finding that it showed when it was kept."""
     case: Case
 
     def __post_init__(self) -> None:
@@ -38,7 +45,7 @@ class Regression(Data, frozen=True, kw_only=True):
 def parse_regression(content: bytes, source: str = "<regression>") -> Regression:
     """Decode a regression or a bare case; ``CaseError`` names the source, the JSON path, the value and the remedy."""
     if _is_wrapped(content):
-        return decode(content, Regression, source, precheck=_check_case)
+        return decode(content, Regression, source, prepare=_upgraded)
     return Regression(why="", case=parse_case(content, source))
 
 
@@ -49,6 +56,16 @@ def load_regression(path: Path) -> Regression:
     except OSError as error:
         raise CaseError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
     return parse_regression(content, str(path))
+
+
+def regression_json(entry: Regression) -> str:
+    """The content of a file, for people and for diffs: the reason comes first. Without a reason it is a bare case."""
+    if not entry.why:
+        return pretty_json(entry.case)
+    document: dict[str, Any] = {"why": entry.why}
+    document |= {name: value for name in ("revert", "bucket") if (value := getattr(entry, name)) is not None}
+    document["case"] = msgspec.Raw(canonical_json(entry.case))
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def case_files(paths: Iterable[Path]) -> list[Path]:
@@ -70,10 +87,13 @@ def _is_wrapped(content: bytes) -> bool:
         raw = msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False  # parse_case explains what is wrong
-    return isinstance(raw, dict) and not raw.keys().isdisjoint(("why", "revert", "case"))
+    return isinstance(raw, dict) and not raw.keys().isdisjoint(("why", "revert", "bucket", "case"))
 
 
-def _check_case(raw: Any, source: str) -> None:
+def _upgraded(raw: Any, source: str) -> Any:
     """Let the case be judged by its own rules first: they know more remedies, that of a foreign schema among them."""
-    if "case" in raw:
-        parse_case(msgspec.json.encode(raw["case"]), f"{source}: in $.case")
+    if "case" not in raw:
+        return raw
+    where = f"{source}: in $.case"
+    parse_case(msgspec.json.encode(raw["case"]), where)
+    return raw | {"case": upgraded_case(raw["case"], where)}

@@ -50,6 +50,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FIX",
         help="run with this fix undone, to see that its bug is found: caching, remat, remat-names, fuser (repeatable)",
     )
+    group.addoption(
+        "--tefuzz-corpus",
+        metavar="DIR",
+        help="where new findings and cases with new pairs of features are kept "
+        "(default: $TEFUZZ_CORPUS, or .tefuzz/corpus); a run with --tefuzz-revert keeps none",
+    )
 
 
 class FuzzSession:
@@ -69,6 +75,7 @@ class FuzzSession:
         load(self.profile, _examples_directory(config), fixes_undone=bool(self.reverts))
         self.seed = self._seed()
         self.directory = self._directory()
+        self.corpus_directory = self._corpus_directory()
         self.started = time.time()
         self._undo = ExitStack()
         self._runner: Any = None
@@ -100,6 +107,15 @@ class FuzzSession:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         return self.config.rootpath / ".tefuzz" / "runs" / f"{stamp}-{os.getpid()}"
 
+    def _corpus_directory(self) -> Path:
+        from harness.working_corpus import default_directory
+
+        if self.worker_input is not None:
+            return Path(self.worker_input["tefuzz_corpus"])
+        given = self.config.getoption("--tefuzz-corpus")
+        # Absolute: workers may run elsewhere.
+        return (Path(given) if given else default_directory(self.config.rootpath)).absolute()
+
     @property
     def is_controller(self) -> bool:
         """Whether workers of xdist run the tests, or this process does without xdist."""
@@ -110,6 +126,7 @@ class FuzzSession:
         """Tell an xdist worker what all workers share."""
         node.workerinput["tefuzz_seed"] = self.seed
         node.workerinput["tefuzz_directory"] = str(self.directory)
+        node.workerinput["tefuzz_corpus"] = str(self.corpus_directory)
 
     def pytest_sessionstart(self) -> None:
         """Refuse a device or packages that cannot do the job, also where no header is shown."""
@@ -200,12 +217,15 @@ class _Runner:
         from harness.device import activate
         from harness.judge import FirstFindings, Judge
         from harness.recorder import Recorder
+        from harness.working_corpus import WorkingCorpus
 
         session.activate()
         self._reverts = session.reverts
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         self._recorder = Recorder(session.directory, worker)
         self._first_findings = FirstFindings(Judge.of(activate()), self._recorder.before)
+        # With a fix undone the findings are no findings.
+        self._corpus = None if session.reverts else WorkingCorpus(session.corpus_directory)
 
     def check(self, test: str, case: Case) -> None:
         judgement = self._first_findings.judge(case)
@@ -215,10 +235,14 @@ class _Runner:
             verdict = replace(verdict, findings=judgement.unexplained)
         elif judgement.explained:
             known = judgement.explained[0][1].id
+        # What is worth keeping is on disk before the case is no longer in flight: a crash in between loses nothing.
+        path = self._recorder.failure_path(verdict) if judgement.unexplained else None
+        if self._corpus is not None:
+            bucket = str(judgement.unexplained[0].bucket) if judgement.unexplained else None
+            self._corpus.add(case, test, bucket)
         self._recorder.after(test, verdict, known)
         if judgement.unexplained:
             finding = judgement.unexplained[0]
-            path = self._recorder.failure_path(verdict)
             reverts = "".join(f" --revert {name}" for name in self._reverts)
             finding.__notes__ = [f"  replay: tefuzz run {path}{reverts}"]
             raise finding.with_traceback(None)

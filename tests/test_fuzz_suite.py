@@ -39,7 +39,12 @@ def fuzz(directory: Path, *options: str) -> Fuzzed:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "fuzz/", "--tefuzz-profile", "ci-short", *options],
         cwd=ROOT,
-        env=environment | {"HYPOTHESIS_STORAGE_DIRECTORY": str(directory / "hypothesis"), "COLUMNS": "200"},
+        env=environment
+        | {
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(directory / "hypothesis"),
+            "TEFUZZ_CORPUS": str(directory / "corpus"),
+            "COLUMNS": "200",
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,86 @@
+"""A fuzz worker that finds something in every case, as fast as it can: for ``test_working_corpus``, which kills it.
+
+Prints ``running ID`` when a case runs, which is after its breadcrumb was written, and ``done ID`` when it is done.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.case import Case, Linear
+from harness.judge import FirstFindings, Judgement
+from harness.pytest_plugin import _Runner
+from harness.recorder import Recorder
+from harness.working_corpus import WorkingCorpus
+
+
+def say(what: str, case: Case) -> None:
+    """Tell the parent at once."""
+    sys.stdout.write(f"{what} {case.id}\n")
+    sys.stdout.flush()
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket without the package of checks, which imports torch."""
+
+    digest: str
+
+    def __str__(self) -> str:
+        return f"found/{self.digest}"
+
+
+class Found(AssertionError):
+    """A finding."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.bucket = Bucket(f"{case.seed:010x}")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the recorder and the runner want of a verdict."""
+
+    case: Case
+    findings: tuple[Found, ...]
+    refusal: str | None = None
+    te_linears: int = 0
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {}
+
+    def without_observations(self) -> Verdict:
+        return self
+
+
+class Judge:
+    """Finds each case in a bucket of its own."""
+
+    def judge(self, case: Case, *, thorough: bool) -> Any:
+        say("running", case)
+        found = (Found(case),)
+        return Judgement(Verdict(case, found), (), found)  # type: ignore[arg-type]  # stand-ins
+
+
+def main(directory: Path) -> None:
+    """Fuzz for ever."""
+    runner = object.__new__(_Runner)
+    runner._reverts = []
+    runner._recorder = Recorder(directory / "run", "gw0")
+    runner._first_findings = FirstFindings(Judge(), runner._recorder.before)  # type: ignore[arg-type]
+    runner._corpus = WorkingCorpus(directory / "corpus")
+    for seed in range(2**32):
+        case = Case(layers=(Linear(out_features=64),), seed=seed)
+        try:
+            runner.check("te_v2", case)
+        except Found:
+            say("done", case)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
