@@ -13,6 +13,7 @@ from harness.commands.common import BadInput, ExitCode
 from harness.commands.corpus import corpus
 from harness.commands.doctor import doctor
 from harness.commands.mutants import mutants
+from harness.commands.reduce import reduce
 from harness.commands.replay import replay
 from harness.commands.report import report
 from harness.commands.run import run
@@ -49,6 +50,7 @@ def main() -> None:
       tefuzz doctor                               # is everything there?
       pytest fuzz/ -n auto                        # fuzz; failing cases are kept below .tefuzz/runs
       tefuzz run .tefuzz/runs/*/failures/*.json   # run the kept cases again
+      tefuzz reduce CASE.json                     # make one smaller
       tefuzz bisect CASE.json                     # which fix decides a finding?
       tefuzz report                               # what the newest run found and covered, as a page
       tefuzz replay                               # do old bugs stay away?
@@ -60,5 +62,15 @@ def main() -> None:
     """
 
 
-for command in (doctor, run, bisect, replay, corpus, report, stats, mutants):
+for command in (
+    doctor,
+    run,
+    reduce,
+    bisect,
+    replay,
+    corpus,
+    report,
+    stats,
+    mutants,
+):
     main.add_command(command)

@@ -7,6 +7,7 @@ file per bucket: Hypothesis runs the shrunk case last, so the file ends up with 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -83,6 +84,11 @@ class Recorder:
     def close(self) -> None:
         """Flush what is left."""
         self._records.close()
+
+
+def bucket_digest(bucket: str) -> str:
+    """``Bucket.digest`` of a bucket that is at hand as text."""
+    return hashlib.sha256(bucket.encode()).hexdigest()[:10]
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -136,6 +136,7 @@ LIGHT = (
     "harness.profiles",
     "harness.pytest_plugin",
     "harness.recorder",
+    "harness.reduction.reducer",
     "harness.report.index",
     "harness.summary",
     "strategies",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.case import CaseError
-from harness.recorder import CaseRecord, in_flight, read_records, write_atomically
+from harness.recorder import CaseRecord, bucket_digest, in_flight, read_records, write_atomically
 from harness.report.templates import render
 
 GROUPS = (
@@ -77,7 +76,7 @@ def bucket_rows(records: list[CaseRecord], run: Path, directory: Path) -> list[B
             grouped.setdefault((record.bucket, record.known_issue), []).append(record)
     rows = []
     for (bucket, issue), members in grouped.items():
-        digest = hashlib.sha256(bucket.encode()).hexdigest()[:10]
+        digest = bucket_digest(bucket)
         page, case = directory / digest / "report.html", run / "failures" / f"{digest}.json"
         rows.append(
             BucketRow(

@@ -33,7 +33,17 @@ def test_help_teaches_by_example(command: str) -> None:
 def test_help_lists_the_commands() -> None:
     result = tefuzz("--help")
     assert result.exit_code == 0
-    assert {"doctor", "run", "bisect", "replay", "corpus", "report", "stats", "mutants"} == set(main.commands)
+    assert set(main.commands) == {
+        "doctor",
+        "run",
+        "reduce",
+        "bisect",
+        "replay",
+        "corpus",
+        "report",
+        "stats",
+        "mutants",
+    }
     assert all(f"\n  {command} " in result.stdout for command in main.commands)
 
 
