@@ -18,6 +18,7 @@ from harness.commands.common import (
 )
 from harness.corpus import load_regression
 from harness.device import DeviceChoice
+from harness.fixes import reverted
 from harness.judge import Judge
 
 if TYPE_CHECKING:
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
     "--bucket", metavar="ID", callback=bucket_id, help="The finding to follow. Default: the strongest one of the case."
 )
 def bisect(file: Path, reverts: tuple[str, ...], device: DeviceChoice, bucket: str | None) -> None:
-    """Say which fix decides whether CASE.json shows a bug.
+    """Say which fix decides whether CASE.json shows a bug, and where that begins.
 
-    The case is run as installed, with each fix undone, and with the fixes undone that --revert names.
+    The case is run as installed, with each fix undone, and with the fixes undone that --revert names. Then it is run
+    once more with the value of each layer as a further output, and in float64: which trace is wrong, which value or
+    FP8 state differs first, and which side is further from the truth?
 
     \b
     Examples:
@@ -58,8 +61,10 @@ def bisect(file: Path, reverts: tuple[str, ...], device: DeviceChoice, bucket: s
     if followed is None:
         click.echo("nothing was found" if bucket is None else f"nothing in bucket {bucket}")
         raise click.exceptions.Exit(ExitCode.CLEAN)
-    _, chosen = followed
-    click.echo(f"{chosen}: {_conclusion(done, chosen)}")
+    trial, chosen = followed
+    click.echo(f"{chosen}\n  fix: {_conclusion(done, chosen)}")
+    for line in _place(trial, chosen):
+        click.echo(f"  {line}")
     raise click.exceptions.Exit(ExitCode.FINDINGS)
 
 
@@ -91,3 +96,12 @@ def _conclusion(done: list[Trial], bucket: str) -> str:
     from harness.bisect_fixes import conclusion
 
     return conclusion(done, bucket)
+
+
+def _place(trial: Trial, bucket: str) -> list[str]:
+    from harness.locate import locate
+
+    finding = trial.finding(bucket)
+    assert finding is not None
+    with reverted(trial.undone):
+        return locate(trial.verdict, finding)

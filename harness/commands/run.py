@@ -155,9 +155,12 @@ def _report(
     reverts: tuple[str, ...],
     expect_bucket: str | None,
 ) -> None:
+    from harness.locate import locate
     from harness.report.folder import subjects, write_report
 
     for subject in subjects(done, expect_bucket):
-        written = write_report(directory, subject, environment, reverts)
+        with reverted(reverts):
+            where = locate(subject.judgement.verdict, subject.finding)
+        written = write_report(directory, subject, environment, reverts, where)
         shows = written.trial.complaint or "its program shows the bug"
         click.echo(f"report: {written.folder / 'report.html'} ({shows})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,17 @@ def _size(judgement: Judgement) -> int:
     return len(canonical_json(judgement.verdict.case))
 
 
-def write_report(directory: Path, subject: Subject, environment: Environment, reverts: tuple[str, ...]) -> Written:
-    """Write the folder of a bucket below ``directory``; the program is run before the reports are written."""
+def write_report(
+    directory: Path,
+    subject: Subject,
+    environment: Environment,
+    reverts: tuple[str, ...],
+    where: Sequence[str] = (),
+) -> Written:
+    """Write the folder of a bucket below ``directory``; the program is run before the reports are written.
+
+    ``where`` is what ``harness.locate`` says about the place, a line each.
+    """
     finding, verdict = subject.finding, subject.judgement.verdict
     folder = directory / finding.bucket.digest
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +97,7 @@ def write_report(directory: Path, subject: Subject, environment: Environment, re
     trial = run_program(folder / "repro.py", finding)
     if trial.complaint is None:
         trial = replace(trial, complaint=doubt(verdict, finding))
-    context = _context(subject, environment, reverts, program, trial)
+    context = _context(subject, environment, reverts, program, trial) | {"where": where}
     write_atomically(folder / "report.md", render("report.md.j2", **context))
     write_atomically(folder / "report.html", page(subject, context))
     return Written(folder, finding, trial)
