@@ -14,6 +14,9 @@ import warnings
 from dataclasses import dataclass
 from typing import Literal
 
+SUBJECTS = ("transformer_engine", "lightning-thunder", "torch")
+"""The packages whose versions a verdict depends on."""
+
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 
 _active: Environment | None = None
@@ -78,9 +81,12 @@ def _activate(choice: DeviceChoice) -> Environment:
         # Thunder 0.2.6 imports TE's deprecated module `fp8`; users can do nothing about it.
         warnings.filterwarnings("ignore", message="Using deprecated internal API from Transformer Engine")
         importlib.import_module("thunder")
-    packages = ("transformer_engine", "lightning-thunder", "torch")
-    versions = tuple((package, importlib.metadata.version(package)) for package in packages)
-    return Environment(device=device, device_name=name, emulated=device == "cpu", versions=versions)
+    return Environment(device=device, device_name=name, emulated=device == "cpu", versions=installed_versions())
+
+
+def installed_versions() -> tuple[tuple[str, str], ...]:
+    """The subjects and their versions, without importing them."""
+    return tuple((package, importlib.metadata.version(package)) for package in SUBJECTS)
 
 
 def _resolve(choice: DeviceChoice, cuda: bool) -> Literal["cuda", "cpu"]:

@@ -68,7 +68,7 @@ class Judge:
 
     def claimed_issues(self) -> list[KnownIssue]:
         """The known issues that claim the installed versions: they have to fail."""
-        return [issue for issue in self.issues.issue if issue.applies_to_versions(self.versions)]
+        return self.issues.claiming(self.versions)
 
 
 class FirstFindings:

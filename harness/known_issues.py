@@ -87,6 +87,10 @@ class KnownIssues(Data, frozen=True, kw_only=True):
                 return issue
         return None
 
+    def claiming(self, installed: dict[str, str]) -> list[KnownIssue]:
+        """The issues that claim the installed versions: they have to fail."""
+        return [issue for issue in self.issue if issue.applies_to_versions(installed)]
+
 
 def load_known_issues(path: Path = DEFAULT_FILE) -> KnownIssues:
     """Read a file of known issues; ``CaseError`` says what is wrong with it."""

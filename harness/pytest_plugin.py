@@ -24,9 +24,12 @@ import pytest
 if TYPE_CHECKING:
     from harness.case import Case
     from harness.device import Environment
+    from harness.replay import Kept, Replayed
+    from harness.replay_plugin import ReplaySession
 
 CASE_TIMEOUT = 300.0
 """Seconds after which a case counts as hung: the stacks of all threads are printed and the worker is ended."""
+REPLAY_TESTS = "test_replay.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,6 +59,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where new findings and cases with new pairs of features are kept "
         "(default: $TEFUZZ_CORPUS, or .tefuzz/corpus); a run with --tefuzz-revert keeps none",
     )
+    group.addoption(
+        "--tefuzz-replay",
+        action="append",
+        default=[],
+        metavar="DIR|FILE",
+        help="replay kept cases instead of fuzzing (repeatable); exit codes as those of `tefuzz replay`",
+    )
+    group.addoption(
+        "--tefuzz-resume",
+        action="store_true",
+        help="with --tefuzz-replay: go on where the last replay was interrupted",
+    )
+    group.addoption(
+        "--tefuzz-records",
+        metavar="FILE",
+        help="with --tefuzz-replay: where outcomes are kept for --tefuzz-resume (default: .tefuzz/replay.jsonl)",
+    )
 
 
 class FuzzSession:
@@ -77,6 +97,7 @@ class FuzzSession:
         self.directory = self._directory()
         self.corpus_directory = self._corpus_directory()
         self.started = time.time()
+        self._replay = self._replay_session()
         self._undo = ExitStack()
         self._runner: Any = None
 
@@ -116,6 +137,24 @@ class FuzzSession:
         # Absolute: workers may run elsewhere.
         return (Path(given) if given else default_directory(self.config.rootpath)).absolute()
 
+    def _replay_session(self) -> ReplaySession | None:
+        paths: list[str] = self.config.getoption("--tefuzz-replay")
+        if not paths:
+            if self.config.getoption("--tefuzz-resume"):
+                raise pytest.UsageError("--tefuzz-resume goes on with a replay: give --tefuzz-replay DIR too")
+            return None
+        from harness.replay_plugin import ReplaySession
+
+        session = ReplaySession(self, paths)
+        self.config.pluginmanager.register(session, "tefuzz-replay")
+        return session
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Either kept cases are replayed or new ones are drawn."""
+        if collection_path.suffix != ".py":
+            return None
+        return True if (collection_path.name == REPLAY_TESTS) != (self._replay is not None) else None
+
     @property
     def is_controller(self) -> bool:
         """Whether workers of xdist run the tests, or this process does without xdist."""
@@ -154,10 +193,16 @@ class FuzzSession:
         """Versions, device, fixes, profile and seed."""
         from harness.fixes import FIXES
 
+        if self._replay is not None:
+            what = f"replaying {self._replay.title}"
+        else:
+            what = (
+                f"profile {self.profile.name}, seed {self.seed}, "
+                f"records in {self.directory.relative_to(self.config.rootpath)}"
+            )
         lines = [
             f"tefuzz: {self._usable_environment.header()}",
-            f"tefuzz: fixes present: {', '.join(FIXES)}; profile {self.profile.name}, seed {self.seed}, "
-            f"records in {self.directory.relative_to(self.config.rootpath)}",
+            f"tefuzz: fixes present: {', '.join(FIXES)}; {what}",
         ]
         if self.reverts:
             lines.append(f"tefuzz: REVERTED: {', '.join(self.reverts).upper()}: THIS RUN HAS TO FAIL")
@@ -176,6 +221,15 @@ class FuzzSession:
         faulthandler.dump_traceback_later(CASE_TIMEOUT, exit=True, file=sys.__stderr__ or sys.stderr)
         try:
             self._runner.check(test, case)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def replay(self, kept: Kept) -> Replayed:
+        """Replay a kept case; what comes of it is in what is returned."""
+        assert self._replay is not None
+        faulthandler.dump_traceback_later(CASE_TIMEOUT, exit=True, file=sys.__stderr__ or sys.stderr)
+        try:
+            return self._replay.replay(kept)
         finally:
             faulthandler.cancel_dump_traceback_later()
 

@@ -6,27 +6,16 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from harness.device import DeviceChoice, DeviceError, Environment, activate
+from harness.exit_codes import ExitCode as ExitCode
 from harness.fixes import REVERTS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class ExitCode(IntEnum):
-    """Exit codes of all subcommands."""
-
-    CLEAN = 0
-    FINDINGS = 1
-    BAD_INPUT = 2
-    OWN_ERROR = 3
-    DRIFTED = 4
-    INTERRUPTED = 130
 
 
 class BadInput(click.ClickException):

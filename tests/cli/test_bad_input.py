@@ -69,6 +69,7 @@ def test_every_bad_file_is_named(tmp_path: Path) -> None:
         (["bisect", "x.json"], "x.json: cannot be read"),
         (["bisect", "x.json", "--bucket", "output"], "'output' is no bucket"),
         (["run", "x.json", "--expect-bucket", "output"], "'output' is no bucket"),
+        (["replay", "-n", "two"], "'two' is no number: give one, or 'auto'"),
         (["stats", "-n", "0"], "0 is not in the range"),
         (["rnu", "x.json"], "No such command 'rnu'"),
     ],

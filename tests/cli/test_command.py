@@ -12,7 +12,7 @@ from harness.cli import main
 from harness.commands import replay, run, stats
 from harness.device import DeviceError, Environment
 from harness.judge import Judge, Judgement
-from harness.replay import Outcome, Replayed
+from harness.replay import Kept, Outcome, Replayed
 from tests.cli.support import CASE, ENVIRONMENT, judgement, tefuzz, write
 
 
@@ -78,17 +78,17 @@ def test_an_interrupted_run_says_what_was_done(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.usefixtures("_no_subjects")
 def test_an_interrupted_replay_says_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def replay_file(_judge: Judge, path: Path, _reverts: object) -> Replayed:
-        if path.stem == "1":
+    def replay_kept(_judge: Judge, kept: Kept, _reverts: object) -> Replayed:
+        if kept.path.stem == "1":
             raise KeyboardInterrupt
-        return Replayed(str(path), Outcome.PASSED)
+        return Replayed(kept.name, Outcome.PASSED)
 
-    monkeypatch.setattr(replay, "replay_file", replay_file)
+    monkeypatch.setattr(replay, "replay_kept", replay_kept)
     for index in range(3):
         write(tmp_path / f"{index}.json", CASE)
-    result = tefuzz("replay", tmp_path)
+    result = tefuzz("replay", tmp_path, "-n", "0", "--records", tmp_path / "records.jsonl")
     assert result.exit_code == 130
-    assert result.stdout.endswith("1 of 3 cases: 1 PASSED\n")
+    assert "\n1 of 3 cases: 1 PASSED\n" in result.stdout
 
 
 def test_interrupted_drawing_says_what_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.commands import replay
@@ -14,13 +15,17 @@ from harness.device import activate
 from harness.fixes import reverted
 from harness.judge import Judge
 from harness.known_issues import DEFAULT_FILE, BucketPattern, KnownIssue, KnownIssues
-from harness.replay import Outcome, Replayed, replay_file, replay_issue
+from harness.replay import Kept, Outcome, Records, Replayed, plan, replay_file, replay_issue
 from tests.cli.support import CASE, ENVIRONMENT, tefuzz, write
 
 FUSER: dict[str, Any] = json.loads((REGRESSIONS / "fuser.json").read_text())
 HIDDEN = DEFAULT_FILE.parent / "known" / "te-ops-parameters-hidden-from-start.json"
 NO_PARAMETERS = FUSER["case"] | {"layers": [{"layer": "activation"}]}
 """A case that the fuser's bug cannot touch."""
+
+
+HERE = ("-n", "0", "--records")
+"""In this process, which has the subjects already; the file follows."""
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +90,71 @@ def test_a_crash_of_the_harness_is_an_outcome(judge: Judge, tmp_path: Path, monk
     assert "ZeroDivisionError: ours" in crashed.detail
 
 
+def names(planned: list[Kept]) -> list[str]:
+    return [Path(kept.name).name for kept in planned]
+
+
+def test_the_case_of_a_known_issue_is_replayed_as_that_issue(tmp_path: Path, judge: Judge) -> None:
+    """Otherwise one that fails no longer would pass for a success."""
+    known, other = issue(HIDDEN, "output"), write(tmp_path / "other.json", CASE)
+    twice = msgspec.structs.replace(known, id="j")
+    issues = KnownIssues(issue=(known, twice))
+    assert names(plan([HIDDEN, other], issues, judge.versions)) == ["i", "j", "other.json"]
+    assert names(plan([HIDDEN.parent / ".." / "known" / HIDDEN.name], issues, judge.versions)) == ["i", "j"]
+    assert names(plan([HIDDEN], issues, judge.versions, ["fuser"])) == [HIDDEN.name], "reverts: it may fail otherwise"
+    assert names(plan([HIDDEN], issues, {"torch": "1.0"})) == [HIDDEN.name], "not claimed: it has to pass"
+    everything = names(plan([], issues, judge.versions))
+    assert everything[-2:] == ["i", "j"]
+    assert "caching.json" in everything
+
+
+def test_an_outcome_counts_again_only_for_the_same_thing(tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    kept, other = Kept(write(tmp_path / "a.json", CASE)), Kept(write(tmp_path / "b.json", CASE))
+    result = Replayed(kept.name, Outcome.FAILED, "why")
+    Records(records, "now", resume=False).append(kept, result)
+    with records.open("ab") as file:
+        file.write(b'{"key": "cut o')
+    again = Records(records, "now", resume=True)
+    assert again.outcome_of(kept) == result
+    assert again.outcome_of(other) is None
+    assert again.outcome_of(Kept(kept.path, "an issue")) is None
+    assert Records(records, "now", resume=False).outcome_of(kept) is None
+    assert Records(records, "another version", resume=True).outcome_of(kept) is None
+    write(kept.path, CASE | {"seed": 1})
+    assert Records(records, "now", resume=True).outcome_of(kept) is None, "the file has changed"
+    assert Records(records, "now", resume=True).outcome_of(Kept(tmp_path / "missing.json")) is None
+
+
+def test_an_interrupted_replay_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replayed: list[str] = []
+
+    def said(_judge: Judge, kept: Kept, _reverts: object) -> Replayed:
+        if kept.path.stem == "c" and "c" not in replayed and not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        replayed.append(kept.path.stem)
+        return Replayed(kept.name, Outcome.FAILED if kept.path.stem == "a" else Outcome.PASSED)
+
+    interrupted: list[bool] = []
+    monkeypatch.setattr(replay, "start", lambda _device: ENVIRONMENT)
+    monkeypatch.setattr(replay, "replay_kept", said)
+    for name in "abcd":
+        write(tmp_path / f"{name}.json", CASE)
+    command = ["replay", tmp_path, *HERE, tmp_path / "records.jsonl"]
+    first = tefuzz(*command)
+    assert first.exit_code == 130
+    assert first.stdout.endswith("2 of 4 cases: 1 PASSED, 1 FAILED\nTo go on: the same command with --resume\n")
+    second = tefuzz(*command, "--resume")
+    assert replayed == ["a", "b", "c", "d"], "nothing is replayed twice"
+    assert "2 cases done before" in second.stdout
+    assert f"[3/4] PASSED  {tmp_path / 'c.json'}" in second.stdout
+    assert second.stdout.endswith("4 cases: 3 PASSED, 1 FAILED\n")
+    assert second.exit_code == 1, "what failed before the interruption counts"
+    tefuzz(*command)
+    assert replayed == [*"abcdabcd"], "without --resume it begins anew"
+
+
 @pytest.mark.parametrize(
     ("outcomes", "code"),
     [
@@ -97,14 +167,14 @@ def test_a_crash_of_the_harness_is_an_outcome(judge: Judge, tmp_path: Path, monk
     ],
 )
 def test_exit_codes(outcomes: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def said(_judge: Judge, path: Path, _reverts: object) -> Replayed:
-        return Replayed(str(path), Outcome(path.stem), "because\nof this")
+    def said(_judge: Judge, kept: Kept, _reverts: object) -> Replayed:
+        return Replayed(kept.name, Outcome(kept.path.stem), "because\nof this")
 
     monkeypatch.setattr(replay, "start", lambda _device: ENVIRONMENT)
-    monkeypatch.setattr(replay, "replay_file", said)
+    monkeypatch.setattr(replay, "replay_kept", said)
     for outcome in outcomes.split():
         write(tmp_path / f"{outcome}.json", CASE)
-    result = tefuzz("replay", tmp_path)
+    result = tefuzz("replay", tmp_path, *HERE, tmp_path / "records.jsonl")
     assert result.exit_code == code
     assert all(f"] {outcome:<7} " in result.stdout and f"1 {outcome}" in result.stdout for outcome in outcomes.split())
     assert "    because\n    of this\n" in result.stdout
@@ -113,23 +183,24 @@ def test_exit_codes(outcomes: str, code: int, tmp_path: Path, monkeypatch: pytes
 def test_the_middle_of_a_long_detail_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     detail = "\n".join(f"line {number}" for number in range(40))
     monkeypatch.setattr(replay, "start", lambda _device: ENVIRONMENT)
-    monkeypatch.setattr(replay, "replay_file", lambda *_: Replayed("x", Outcome.FAILED, detail))
-    lines = tefuzz("replay", write(tmp_path / "x.json", CASE)).stdout.splitlines()[2:-1]
+    monkeypatch.setattr(replay, "replay_kept", lambda *_: Replayed("x", Outcome.FAILED, detail))
+    file = write(tmp_path / "x.json", CASE)
+    lines = tefuzz("replay", file, *HERE, tmp_path / "records.jsonl").stdout.splitlines()[2:-1]
     assert lines[0] == "    line 0"
     assert lines[5] == "    ... (30 lines left out)"
     assert lines[-1] == "    line 39"
     assert len(lines) == 11
 
 
-def test_the_whole_corpus_is_as_it_says() -> None:
-    result = tefuzz("replay")
+def test_the_whole_corpus_is_as_it_says(tmp_path: Path) -> None:
+    result = tefuzz("replay", *HERE, tmp_path / "records.jsonl")
     assert result.exit_code == 0, result.output
     assert "FIXED" in result.stdout
     assert "v1-checkpoint-recompute" in result.stdout, "known issues are replayed too"
 
 
-def test_a_revert_fails_its_own_regression_and_leaves_known_issues_out() -> None:
-    result = tefuzz("replay", "--revert", "fuser")
+def test_a_revert_fails_its_own_regression_and_leaves_known_issues_out(tmp_path: Path) -> None:
+    result = tefuzz("replay", REGRESSIONS, "--revert", "fuser", *HERE, tmp_path / "records.jsonl")
     assert result.exit_code == 1, result.output
     assert "THIS REPLAY HAS TO FAIL" in result.stdout
     assert "1 FAILED" in result.stdout
