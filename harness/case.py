@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -21,8 +22,10 @@ import msgspec
 
 from harness.schema import MIGRATIONS, SCHEMA_VERSION, upgraded
 
-MAX_INPUT_ELEMENTS = 2**24
-"""A larger input finds no further bug and would exhaust a small machine."""
+MAX_ELEMENTS = 2**24
+"""Of an input, and of what a layer gives for it. A larger one finds no further bug and would exhaust a small machine."""
+MAX_PARAMETERS = 2**27
+"""Elements of all weights and biases, for the same reason: half a gigabyte."""
 MAX_DEPTH = 16
 """Layers inside layers. A deeper nest finds no further bug and would exhaust the stack of what reads it."""
 
@@ -312,10 +315,10 @@ class Case(Data, frozen=True, kw_only=True):
     """
 
     schema: int = SCHEMA_VERSION
-    layers: Annotated[tuple[AnyLayer, ...], msgspec.Meta(min_length=1)]
+    layers: Annotated[tuple[AnyLayer, ...], msgspec.Meta(min_length=1, max_length=1024)]
     input: Input = Input()
     precision: Precision = Precision()
-    steps: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1)] = (Step(),)
+    steps: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1, max_length=1024)] = (Step(),)
     jit: Jit | None = Jit()
     fuser: Fuser | None = None
     seed: Seed = 0
@@ -486,6 +489,10 @@ def decode(content: bytes, kind: type[T], source: str, prepare: Callable[[Any, s
     """
     try:
         raw = msgspec.json.decode(content)
+        # msgspec takes the last one: the file would not be what its reader thinks it is.
+        json.loads(content, object_pairs_hook=_refuse_duplicates)
+    except _DuplicateKeyError as error:
+        raise CaseError(f"{source}: the key {error} occurs twice in one object. Remove one of them.") from error
     except msgspec.DecodeError as error:
         raise CaseError(f"{source}: not JSON ({error}). Restore the file from version control.") from error
     except RecursionError as error:
@@ -502,6 +509,18 @@ def decode(content: bytes, kind: type[T], source: str, prepare: Callable[[Any, s
         raise CaseError(_too_deep(source)) from error
 
 
+class _DuplicateKeyError(Exception):
+    """An object of a file has a key twice."""
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
+    keys: set[str] = set()
+    for key, _ in pairs:
+        if key in keys:
+            raise _DuplicateKeyError(_show(key))
+        keys.add(key)
+
+
 def _too_deep(source: str) -> str:
     return f"{source}: nested too deeply. No model needs that: remove the inner layers."
 
@@ -509,10 +528,10 @@ def _too_deep(source: str) -> str:
 def upgraded_case(raw: Any, source: str) -> Any:
     """The plain data of a case, in the present version of the schema; ``CaseError`` for a version that is not read."""
     if not isinstance(raw, dict):
-        raise CaseError(f"{source}: at $: expected an object that describes a case, got {_show(raw)}.")
+        raise CaseError(f"{source}: expected an object that describes a case, got {_show(raw)}.")
     version = raw.get("schema")
     if version is None:
-        raise CaseError(f'{source}: at $: there is no "schema". Add "schema": {SCHEMA_VERSION} if this is a case.')
+        raise CaseError(f'{source}: there is no "schema". Add "schema": {SCHEMA_VERSION} if this is a case.')
     if version != SCHEMA_VERSION and not (type(version) is int and version in MIGRATIONS):
         remedy = "Install a newer tefuzz" if isinstance(version, int) and version > SCHEMA_VERSION else "Write it anew"
         raise CaseError(
@@ -528,9 +547,15 @@ def upgraded_case(raw: Any, source: str) -> Any:
         ) from error
 
 
+BY_MSGSPEC = ("Expected", "Invalid", "Object")
+"""How messages of msgspec begin."""
+
+
 def _explain(error: msgspec.ValidationError, raw: Any, kind: type, source: str) -> str:
     text, _, path = str(error).partition(" - at `")
     path = path.rstrip("`") or "$"
+    if not text.startswith(BY_MSGSPEC):  # a rule of our own, which names place, value and remedy itself
+        return f"{source}: {text}." if path == "$" else f"{source}: at {path}: {text}."
     remedy = "Correct the value."
     if text.startswith(("Invalid value", "Invalid enum value")) and (
         known := _known_values(kind, path.rsplit(".", 1)[-1])
@@ -586,11 +611,21 @@ def _check_depth(layers: tuple[AnyLayer, ...]) -> None:
 
 
 def _check_size(case: Case) -> None:
-    for batch in {case.input.batch, *(step.batch for step in case.steps if step.batch is not None)}:
-        if (elements := math.prod(batch) * case.input.features) > MAX_INPUT_ELEMENTS:
+    widest, parameters = case.input.features, 0
+    for path, layer, width, _ in executed(case.layers, case.input.features):
+        if isinstance(layer, Linear) and layer.parameters == "own":
+            parameters += layer.out_features * (width + layer.bias)
+        if parameters > MAX_PARAMETERS:
             raise ValueError(
-                f"an input of shape {[*batch, case.input.features]} has {elements} elements; "
-                f"at most {MAX_INPUT_ELEMENTS} are allowed: use a smaller batch"
+                f"up to layer {path} the model has {parameters} parameters; at most {MAX_PARAMETERS} are allowed: "
+                "use fewer or narrower layers"
+            )
+        widest = max(widest, output_width((layer,), width))
+    for batch in {case.input.batch, *(step.batch for step in case.steps if step.batch is not None)}:
+        if (elements := math.prod(batch) * widest) > MAX_ELEMENTS:
+            raise ValueError(
+                f"a value of shape {[*batch, widest]} has {elements} elements; "
+                f"at most {MAX_ELEMENTS} are allowed: use a smaller batch or narrower layers"
             )
 
 

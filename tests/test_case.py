@@ -121,8 +121,8 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "NaN": (b'{"schema":1,"layers":[{"layer":"layer_norm","eps":NaN}]}', ("not JSON", "invalid character")),
     "infinity": (b'{"schema":1,"layers":[{"layer":"layer_norm","eps":1e999}]}', ("not JSON", "out of range")),
     "not UTF-8": (b'{"schema":1,"a":"\xff"}', ("UTF-8",)),
-    "not an object": ([1], ("at $:", "expected an object", "[1]")),
-    "no schema": ({"layers": [LINEAR]}, ("at $:", 'no "schema"', 'Add "schema": 1')),
+    "not an object": ([1], ("here.json: ", "expected an object", "[1]")),
+    "no schema": ({"layers": [LINEAR]}, ("here.json: ", 'no "schema"', 'Add "schema": 1')),
     "newer schema": (document(schema=2), ("at $.schema:", "version 2", "Install a newer tefuzz")),
     "older schema": (document(schema=0), ("at $.schema:", "version 0", "Write it anew")),
     "schema as text": (document(schema="1"), ("at $.schema:", 'version "1"')),
@@ -162,11 +162,11 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "negative batch": (document(input={"batch": [-1]}), ("at $.input.batch[0]:", ">= 0", "is -1")),
     "nothing to share": (
         document(layers=[LINEAR | {"parameters": "tied"}]),
-        ("at $:", "layer 0 shares", "there is none", "set parameters to 'own'"),
+        ("here.json: ", "layer 0 shares", "there is none", "set parameters to 'own'"),
     ),
     "shared by three": (
         document(layers=[LINEAR, *[LINEAR | {"parameters": "called_again"}] * 2]),
-        ("at $:", "layer 2 shares", "another one shares them already"),
+        ("here.json: ", "layer 2 shares", "another one shares them already"),
     ),
     "shared and frozen": (
         document(layers=[LINEAR, LINEAR | {"parameters": "tied", "frozen": ["weight"]}]),
@@ -174,7 +174,7 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "output inside a region": (
         document(layers=[{"layer": "checkpoint", "body": [{"layer": "extra_output"}]}]),
-        ("at $:", "layer 0.0 (extra_output)", "move it to the outermost row"),
+        ("here.json: ", "layer 0.0 (extra_output)", "move it to the outermost row"),
     ),
     "backward without grad": (
         document(steps=[{"mode": "no_grad", "backward": "twice"}]),
@@ -186,11 +186,11 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "parameters changed before the backward": (
         document(steps=[{"backward": "after_next_step"}, {"before": "load_state_dict"}]),
-        ("at $:", "step 1 changes the parameters", "the deferred backward of step 0", "'nothing'"),
+        ("here.json: ", "step 1 changes the parameters", "the deferred backward of step 0", "'nothing'"),
     ),
     "new parameters of a module": (
         document(steps=[{"before": "new_parameters"}]),
-        ("at $:", "a jitted module keeps its parameter objects", "load_state_dict"),
+        ("here.json: ", "a jitted module keeps its parameter objects", "load_state_dict"),
     ),
     "submodules of a function": (
         document(jit={"entry": "function", "names": "nested"}),
@@ -198,28 +198,28 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "autocast off for v1": (
         document(jit={"executor": "transformer_engine_v1"}, steps=[{"fp8": False}]),
-        ("at $:", "v1 takes its recipe from thunder.jit", "leave out `fp8`"),
+        ("here.json: ", "v1 takes its recipe from thunder.jit", "leave out `fp8`"),
     ),
     "grad entry with a late backward": (
         document(jit={"entry": "grad"}, input={"requires_grad": True}, steps=[{"backward": "twice"}]),
-        ("at $:", "the entry `grad` returns gradients", "leave out `backward`"),
+        ("here.json: ", "the entry `grad` returns gradients", "leave out `backward`"),
     ),
     "grad entry with two outputs": (
         document(jit={"entry": "grad"}, input={"requires_grad": True}, layers=[LINEAR, {"layer": "extra_output"}]),
-        ("at $:", "layer 1: the entry `grad` takes one output"),
+        ("here.json: ", "layer 1: the entry `grad` takes one output"),
     ),
     "dropout in a pipeline": (
         document(jit=None, fuser={}, layers=[{"layer": "dropout"}]),
-        ("at $:", "layer 0 (Dropout) has no te.ops counterpart"),
+        ("here.json: ", "layer 0 (Dropout) has no te.ops counterpart"),
     ),
     "zero eps": (document(layers=[{"layer": "rms_norm", "eps": 0}]), ("at $.layers[0].eps:", "> 0", "is 0")),
     "impossible residual": (
         document(layers=[{"layer": "residual", "body": [{"layer": "linear", "out_features": 32}]}]),
-        ("at $:", "layer 0 (residual)", "width 32", "end the body with a layer of width 64"),
+        ("here.json: ", "layer 0 (residual)", "width 32", "end the body with a layer of width 64"),
     ),
     "odd gated width": (
         document(layers=[{"layer": "gated_activation"}], input={"features": 17}),
-        ("at $:", "layer 0 (reglu)", "odd width of 17"),
+        ("here.json: ", "layer 0 (reglu)", "odd width of 17"),
     ),
     "both jit and fuser": (
         document(jit={}, fuser={}),
@@ -237,6 +237,24 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "too large in a step": (
         document(steps=[{"batch": [65536, 16]}]),
         ("shape [65536, 16, 64]", "use a smaller batch"),
+    ),
+    "too many parameters": (
+        document(layers=[LINEAR | {"out_features": 8192}] * 4),
+        ("up to layer 2 the model has 134766592 parameters", "at most 134217728", "fewer or narrower layers"),
+    ),
+    "too wide": (
+        document(input={"batch": [4096]}, layers=[LINEAR | {"out_features": 8192}]),
+        ("a value of shape [4096, 8192]", "narrower layers"),
+    ),
+    "ten million wide": (
+        document(layers=[LINEAR | {"out_features": 10**7}]),
+        ("at $.layers[0].out_features:", "<= 8192", "the value is 10000000", "Correct the value"),
+    ),
+    "too many layers": (document(layers=[LINEAR] * 1025), ("at $.layers:", "length <= 1024")),
+    "too many steps": (document(steps=[{}] * 1025), ("at $.steps:", "length <= 1024")),
+    "a key twice": (
+        b'{"schema": 1, "layers": [{"layer": "linear", "out_features": 64, "bias": true, "bias": false}]}',
+        ('the key "bias" occurs twice in one object', "Remove one"),
     ),
     "frozen name of no parameter": (
         document(layers=[LINEAR | {"bias": False, "frozen": ["bias"]}]),
@@ -261,6 +279,9 @@ def test_refused_files_name_place_value_and_remedy(name: str) -> None:
     assert len(message) < 600, "a report stays readable, however large the file"
     for part in parts:
         assert part in message
+    # The rules of our own say all of this themselves.
+    assert message.count("at $") <= 1
+    assert not ("layer " in message and "at $:" in message)
 
 
 def nested(depth: int, kind: str) -> bytes:

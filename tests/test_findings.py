@@ -62,3 +62,8 @@ def test_known_issue_is_explained_where_its_url_says(issue: KnownIssue) -> None:
 def test_links_of_the_page_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", PAGE.read_text())
     assert [target for target in targets if not target.startswith("https:") and not (DOCS / target).exists()] == []
+
+
+def test_sections_are_in_the_order_of_the_table() -> None:
+    table = re.findall(r"^\| \[[^\]]+\]\(#([^)]+)\)", PAGE.read_text(), flags=re.MULTILINE)
+    assert table == [heading for heading in sections() if heading != "Legitimate differences"]

@@ -73,4 +73,6 @@ def normalised_text(kind: str, message: str) -> str:
     first = message.strip().split("\n", 1)[0]
     first = re.sub(r"0x[0-9a-f]+|\b[a-z]{1,2}\d+\b|\d+", "#", first)
     first = re.sub(r"#(, #)+", "#", first)
-    return f"{kind}: {first[:120]}"
+    if len(first) > 120:  # at the end of a word: half of a name looks like another one
+        first = first[:121].rpartition(" ")[0] or first[:120]
+    return f"{kind}: {first}"

@@ -1,0 +1,18 @@
+"""Exceptions have names without numbers, that end with a whole word."""
+
+from __future__ import annotations
+
+from harness.checks.exceptions import normalised_text
+
+
+def test_a_long_message_ends_with_a_whole_word() -> None:
+    name = normalised_text("RuntimeError", "leading " * 14 + "transformer_engine_dimension of 8")
+    assert name == "RuntimeError: " + ("leading " * 14).strip()
+
+
+def test_one_long_word_is_cut() -> None:
+    assert normalised_text("KeyError", "x" * 200) == "KeyError: " + "x" * 120
+
+
+def test_short_messages_stay() -> None:
+    assert normalised_text("ValueError", "shape [3, 4] of t12\nsecond line") == "ValueError: shape [#] of #"
