@@ -23,7 +23,7 @@ import msgspec
 from harness.schema import MIGRATIONS, SCHEMA_VERSION, upgraded
 
 MAX_ELEMENTS = 2**24
-"""Of an input, and of what a layer gives for it. A larger one finds no further bug and would exhaust a small machine."""
+"""Of an input, and of what a layer gives for it. Larger ones find no further bug and would exhaust a small machine."""
 MAX_PARAMETERS = 2**27
 """Elements of all weights and biases, for the same reason: half a gigabyte."""
 MAX_DEPTH = 16
