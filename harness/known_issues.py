@@ -18,7 +18,7 @@ from harness.case import Case, CaseError, Data
 from harness.features import features
 
 if TYPE_CHECKING:
-    from harness.checks.base import Bucket
+    from harness.bucket import Bucket
 
 DEFAULT_FILE = Path(__file__).parent.parent / "corpus" / "known_issues.toml"
 

@@ -1,7 +1,8 @@
-"""The pytest side of the fuzz suite: options, header, watchdog, records and summary.
+"""The pytest side of the fuzz suite: options, header, workers, records and summary.
 
 Loaded by pytest in every session of an environment that has tefuzz, so nothing heavy is imported here; the session
-object is made by ``fuzz/conftest.py`` only.
+object is made by ``fuzz/conftest.py`` only. Cases run in a child of each worker (``harness.isolation``): the worker
+itself draws, shrinks and writes, and never imports torch.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
-import sys
+import signal
 import time
 import zlib
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +24,10 @@ import pytest
 
 if TYPE_CHECKING:
     from harness.case import Case
-    from harness.device import Environment
+    from harness.isolation import IsolatedRunner, Ready, ReportedFinding, Settings
     from harness.replay import Kept, Replayed
     from harness.replay_plugin import ReplaySession
 
-CASE_TIMEOUT = 300.0
-"""Seconds after which a case counts as hung: the stacks of all threads are printed and the worker is ended."""
 REPLAY_TESTS = "test_replay.py"
 
 
@@ -76,6 +75,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="with --tefuzz-replay: where outcomes are kept for --tefuzz-resume (default: .tefuzz/replay.jsonl)",
     )
+    group.addoption(
+        "--tefuzz-case-seconds",
+        type=_positive,
+        default=300.0,
+        metavar="SECONDS",
+        help="after so long a case counts as hung, which is a finding (default 300)",
+    )
+    group.addoption(
+        "--tefuzz-case-memory",
+        type=_positive,
+        default=8.0,
+        metavar="GIB",
+        help="a case that needs more memory is a finding (default 8; without effect on CUDA)",
+    )
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError(f"{text} is not above zero")
+    return number
 
 
 class FuzzSession:
@@ -98,8 +118,9 @@ class FuzzSession:
         self.corpus_directory = self._corpus_directory()
         self.started = time.time()
         self._replay = self._replay_session()
-        self._undo = ExitStack()
-        self._runner: Any = None
+        self.item = ""
+        """Node id of the test that runs."""
+        self._runner: _Runner | None = None
 
     def _check_reverts(self) -> None:
         from harness.fixes import REVERTS
@@ -156,6 +177,11 @@ class FuzzSession:
         return True if (collection_path.name == REPLAY_TESTS) != (self._replay is not None) else None
 
     @property
+    def replay_options(self) -> str:
+        """What ``tefuzz run`` has to be told to see what this run sees."""
+        return "".join(f" --revert {name}" for name in self.reverts)
+
+    @property
     def is_controller(self) -> bool:
         """Whether workers of xdist run the tests, or this process does without xdist."""
         return self.worker_input is None
@@ -170,24 +196,40 @@ class FuzzSession:
     def pytest_sessionstart(self) -> None:
         """Refuse a device or packages that cannot do the job, also where no header is shown."""
         if self.is_controller and not self.config.option.collectonly:
-            _ = self._usable_environment
+            _ = self._ready
 
     @cached_property
-    def _usable_environment(self) -> Environment:
-        from harness.device import DeviceError, activate
-        from harness.fixes import missing_fixes
+    def _ready(self) -> Ready:
+        from harness.device import DeviceError
+        from harness.isolation import IsolationError
 
         try:
-            environment = activate(self.config.getoption("--tefuzz-device"))
-        except DeviceError as error:
+            ready = self.isolated.ready()
+        except (DeviceError, IsolationError) as error:
             raise pytest.UsageError(str(error)) from error
-        missing = missing_fixes()
-        if missing:
-            raise pytest.UsageError(
-                "the installed packages lack a fix: "
-                + "; ".join(f"{fix.name} ({fix.title}), which {fix.first_release} has" for fix in missing)
-            )
-        return environment
+        if ready.missing_fixes:
+            raise pytest.UsageError("the installed packages lack a fix: " + "; ".join(ready.missing_fixes))
+        if self.config.pluginmanager.hasplugin("dsession"):
+            self.isolated.close()  # the workers of xdist have children of their own
+        return ready
+
+    @cached_property
+    def isolated(self) -> IsolatedRunner:
+        """What runs the cases of this process."""
+        from harness.isolation import IsolatedRunner
+
+        return IsolatedRunner(self._settings())
+
+    def _settings(self) -> Settings:
+        from harness.isolation import Settings
+
+        return Settings(
+            device=self.config.getoption("--tefuzz-device"),
+            reverts=tuple(self.reverts),
+            case_seconds=self.config.getoption("--tefuzz-case-seconds"),
+            case_memory=int(self.config.getoption("--tefuzz-case-memory") * 2**30),
+            check_fixes=self.is_controller,
+        )
 
     def pytest_report_header(self) -> list[str]:
         """Versions, device, fixes, profile and seed."""
@@ -200,8 +242,10 @@ class FuzzSession:
                 f"profile {self.profile.name}, seed {self.seed}, "
                 f"records in {self.directory.relative_to(self.config.rootpath)}"
             )
+        if self.config.option.collectonly:
+            return []
         lines = [
-            f"tefuzz: {self._usable_environment.header()}",
+            f"tefuzz: {self._ready.environment.header()}",
             f"tefuzz: fixes present: {', '.join(FIXES)}; {what}",
         ]
         if self.reverts:
@@ -210,40 +254,40 @@ class FuzzSession:
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Give every shard a random stream of its own, decided by the seed of the run."""
+        self.item = item.nodeid
         function: Any = getattr(item, "obj", None)
         if hasattr(function, "hypothesis"):
             function._hypothesis_internal_use_seed = zlib.crc32(f"{self.seed} {item.nodeid}".encode())
 
     def check(self, test: str, case: Case) -> None:
         """Run a case, record it, and raise its strongest finding unless that is a known issue."""
+        __tracebackhide__ = True  # what a finding shows is in its words
         if self._runner is None:
             self._runner = _Runner(self)
-        faulthandler.dump_traceback_later(CASE_TIMEOUT, exit=True, file=sys.__stderr__ or sys.stderr)
-        try:
-            self._runner.check(test, case)
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+        # pytest's own watchdog is for tests that take minutes, not for shards that run for hours.
+        faulthandler.cancel_dump_traceback_later()
+        self._runner.check(test, case)
 
     def replay(self, kept: Kept) -> Replayed:
         """Replay a kept case; what comes of it is in what is returned."""
         assert self._replay is not None
-        faulthandler.dump_traceback_later(CASE_TIMEOUT, exit=True, file=sys.__stderr__ or sys.stderr)
-        try:
-            return self._replay.replay(kept)
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+        return self._replay.replay(kept)
 
-    def activate(self) -> None:
-        """Import the subjects and undo the fixes that the run is to go without."""
-        from harness.device import activate
-        from harness.fixes import reverted
-
-        activate(self.config.getoption("--tefuzz-device"))
-        self._undo.enter_context(reverted(self.reverts))
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Ctrl-C: end the child, and do not let xdist wait for its workers, which would take 10 s and more."""
+        self.isolated.close()
+        if not self.is_controller:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would only disturb the end of the session
+            return
+        session = self.config.pluginmanager.get_plugin("dsession")
+        for gateway in getattr(getattr(session, "nodemanager", None), "group", ()):
+            with suppress(AttributeError, ProcessLookupError):
+                os.kill(gateway._io.popen.pid, signal.SIGINT)
 
     def pytest_sessionfinish(self) -> None:
-        """Put reverted fixes back."""
-        self._undo.close()
+        """End the child."""
+        self.isolated.close()
         if self._runner is not None:
             self._runner.close()
 
@@ -255,7 +299,7 @@ class FuzzSession:
         from harness.summary import summary_lines
 
         terminalreporter.section("tefuzz")
-        for line in summary_lines(self.directory, time.time() - self.started):
+        for line in summary_lines(self.directory, time.time() - self.started, self.replay_options):
             terminalreporter.write_line(line)
 
 
@@ -265,23 +309,23 @@ def _examples_directory(config: pytest.Config) -> Path:
 
 
 class _Runner:
-    """The part of a session that needs torch, made when the first case runs."""
+    """Runs, records and raises; made when the first case runs."""
 
     def __init__(self, session: FuzzSession) -> None:
-        from harness.device import activate
-        from harness.judge import FirstFindings, Judge
+        from harness.judge import FirstFindings, IsolatedJudge
         from harness.recorder import Recorder
         from harness.working_corpus import WorkingCorpus
 
-        session.activate()
-        self._reverts = session.reverts
+        self._session = session
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         self._recorder = Recorder(session.directory, worker)
-        self._first_findings = FirstFindings(Judge.of(activate()), self._recorder.before)
         # With a fix undone the findings are no findings.
         self._corpus = None if session.reverts else WorkingCorpus(session.corpus_directory)
+        judge = IsolatedJudge.of(session.isolated, confirms=True)
+        self._first_findings = FirstFindings(judge.judge_first, self._recorder.before)
 
     def check(self, test: str, case: Case) -> None:
+        __tracebackhide__ = True
         judgement = self._first_findings.judge(case)
         verdict, known = judgement.verdict, None
         if judgement.unexplained:
@@ -289,17 +333,24 @@ class _Runner:
             verdict = replace(verdict, findings=judgement.unexplained)
         elif judgement.explained:
             known = judgement.explained[0][1].id
+        new = judgement.unexplained[0] if judgement.unexplained else None
+        if new is not None and self._is_shrunk_elsewhere(new):
+            self._recorder.after(test, verdict, known)
+            return
         # What is worth keeping is on disk before the case is no longer in flight: a crash in between loses nothing.
-        path = self._recorder.failure_path(verdict) if judgement.unexplained else None
+        path = self._recorder.failure_path(verdict) if new is not None else None
         if self._corpus is not None:
-            bucket = str(judgement.unexplained[0].bucket) if judgement.unexplained else None
-            self._corpus.add(case, test, bucket)
+            self._corpus.add(case, test, None if new is None else str(new.bucket))
         self._recorder.after(test, verdict, known)
-        if judgement.unexplained:
-            finding = judgement.unexplained[0]
-            reverts = "".join(f" --revert {name}" for name in self._reverts)
-            finding.__notes__ = [f"  replay: tefuzz run {path}{reverts}"]
-            raise finding.with_traceback(None)
+        if new is not None:
+            new.__notes__ = [f"  replay: tefuzz run {path}{self._session.replay_options}"]
+            raise new.with_traceback(None)
+
+    def _is_shrunk_elsewhere(self, finding: ReportedFinding) -> bool:
+        """Whether this finding ends processes and is another test's: each time costs a new process, so one shrinks."""
+        from harness.isolation import ProcessFinding
+
+        return isinstance(finding, ProcessFinding) and not self._recorder.claim(finding.bucket, self._session.item)
 
     def close(self) -> None:
         self._recorder.close()

@@ -20,6 +20,8 @@ from harness.case import Case, Data, describe, pretty_json
 from harness.features import features
 
 if TYPE_CHECKING:
+    from harness.bucket import Bucket
+    from harness.isolation import ReportedVerdict
     from harness.run import Verdict
 
 
@@ -55,7 +57,7 @@ class Recorder:
         """Leave a trace of ``case`` in case it takes the process with it."""
         write_atomically(self._in_flight, pretty_json(case))
 
-    def after(self, test: str, verdict: Verdict, known_issue: str | None) -> None:
+    def after(self, test: str, verdict: Verdict | ReportedVerdict, known_issue: str | None) -> None:
         """Record a verdict."""
         case = verdict.case
         wants_te = case.precision.recipe is not None and case.jit is not None and case.jit.executor != "torch"
@@ -75,11 +77,21 @@ class Recorder:
         self._records.write(msgspec.json.encode(record).decode() + "\n")
         self._in_flight.unlink(missing_ok=True)
 
-    def failure_path(self, verdict: Verdict) -> Path:
+    def failure_path(self, verdict: Verdict | ReportedVerdict) -> Path:
         """Keep the failing case of a verdict; a later one of the same bucket replaces it."""
-        path = self.directory / "failures" / f"{verdict.findings[0].bucket.digest}.json"
+        path = failure_file(self.directory, verdict.findings[0].bucket.digest)
         write_atomically(path, pretty_json(verdict.case))
         return path
+
+    def claim(self, bucket: Bucket, test: str) -> bool:
+        """Whether ``bucket`` is for ``test`` to shrink: it is for the first test of the run that says so."""
+        path = self.directory / "failures" / f"{bucket.digest}.claim"
+        try:
+            with path.open("x") as file:
+                file.write(test)
+        except FileExistsError:
+            return path.read_text() == test
+        return True
 
     def close(self) -> None:
         """Flush what is left."""
@@ -107,6 +119,11 @@ def read_records(directory: Path) -> Iterator[CaseRecord]:
                 yield msgspec.json.decode(line, type=CaseRecord)
             except msgspec.DecodeError:
                 continue
+
+
+def failure_file(directory: Path, digest: str) -> Path:
+    """Where the failing case of a bucket is kept."""
+    return directory / "failures" / f"{digest}.json"
 
 
 def in_flight(directory: Path) -> list[Path]:

@@ -20,12 +20,13 @@ import msgspec
 from harness.case import CaseError
 from harness.corpus import HABITS, REGRESSIONS, case_files, load_regression
 from harness.exit_codes import ExitCode
-from harness.judge import Judge
+from harness.judge import IsolatedJudge, Judge
 from harness.known_issues import DEFAULT_FILE, KnownIssue, KnownIssues
 
 if TYPE_CHECKING:
     from harness.checks.base import Finding
     from harness.device import Environment
+    from harness.isolation import ReportedFinding
 
 DEFAULT_PLACES = (REGRESSIONS, HABITS)
 DEFAULT_RECORDS = Path(".tefuzz") / "replay.jsonl"
@@ -113,7 +114,7 @@ def plan(
     return kept
 
 
-def replay(judge: Judge, kept: Kept, reverts: Collection[str] = ()) -> Replayed:
+def replay(judge: Judge | IsolatedJudge, kept: Kept, reverts: Collection[str] = ()) -> Replayed:
     """Replay what is kept; whatever happens in this process becomes an outcome."""
     started = time.perf_counter()
     if kept.issue is None:
@@ -123,7 +124,7 @@ def replay(judge: Judge, kept: Kept, reverts: Collection[str] = ()) -> Replayed:
     return replace(result, seconds=time.perf_counter() - started)
 
 
-def replay_file(judge: Judge, path: Path, reverts: Collection[str] = ()) -> Replayed:
+def replay_file(judge: Judge | IsolatedJudge, path: Path, reverts: Collection[str] = ()) -> Replayed:
     """Replay one regression or bare case. ``reverts`` are those in force: a file that names one of them has to fail."""
 
     def outcome() -> tuple[Outcome, str]:
@@ -140,7 +141,7 @@ def replay_file(judge: Judge, path: Path, reverts: Collection[str] = ()) -> Repl
     return _replayed(str(path), outcome)
 
 
-def replay_issue(judge: Judge, issue: KnownIssue, directory: Path = DEFAULT_FILE.parent) -> Replayed:
+def replay_issue(judge: Judge | IsolatedJudge, issue: KnownIssue, directory: Path = DEFAULT_FILE.parent) -> Replayed:
     """Replay the case of a known issue, which has to fail as the issue says. Paths are relative to ``directory``."""
 
     def outcome() -> tuple[Outcome, str]:
@@ -166,7 +167,7 @@ def _replayed(name: str, outcome: Callable[[], tuple[Outcome, str]]) -> Replayed
         return Replayed(name, Outcome.CRASHED, traceback.format_exc())
 
 
-def _essence(finding: Finding) -> str:
+def _essence(finding: Finding | ReportedFinding) -> str:
     return f"{finding.bucket} [{finding.bucket.digest}]\n{finding.message}"
 
 

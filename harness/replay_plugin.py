@@ -27,7 +27,7 @@ from harness.replay import (
 )
 
 if TYPE_CHECKING:
-    from harness.judge import Judge
+    from harness.judge import IsolatedJudge
     from harness.pytest_plugin import FuzzSession
 
 PROPERTY = "tefuzz outcome"
@@ -60,18 +60,15 @@ class ReplaySession:
         return f"{len(self._kept)} cases, outcomes in {self._records_path}"
 
     @cached_property
-    def _judge(self) -> Judge:
-        from harness.device import activate
-        from harness.judge import Judge
+    def _judge(self) -> IsolatedJudge:
+        from harness.judge import IsolatedJudge
 
-        self._session.activate()
-        return Judge.of(activate())
+        return IsolatedJudge.of(self._session.isolated)
 
     @cached_property
     def _records(self) -> Records:
-        from harness.device import activate
-
-        return Records(self._records_path, conditions(activate(), self._session.reverts), resume=self._resume)
+        environment = self._session.isolated.ready().environment
+        return Records(self._records_path, conditions(environment, self._session.reverts), resume=self._resume)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """A test for each kept case."""

@@ -47,7 +47,7 @@ class Search:
     timed_out: bool = False
 
     def __post_init__(self) -> None:
-        self._first_findings = FirstFindings(Judge.of(activate()), self._count)
+        self._first_findings = FirstFindings(Judge.of(activate()).judge_first, self._count)
 
     def run(self, number: int) -> None:
         """Fuzz with seed ``number``; afterwards ``finding`` is the shrunk one, or None."""

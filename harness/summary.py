@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.recorder import CaseRecord, in_flight, read_records
+from harness.bucket import digest
+from harness.recorder import CaseRecord, failure_file, in_flight, read_records
 
 
-def summary_lines(directory: Path, seconds: float) -> Iterator[str]:
-    """What a run tried and found, a line each."""
+def summary_lines(directory: Path, seconds: float, replay_options: str = "") -> Iterator[str]:
+    """What a run tried and found, a line each. ``replay_options`` are those that a kept case needs to fail again."""
     records = list(read_records(directory))
     rate = len(records) / seconds if seconds else 0.0
     yield f"{len(records)} cases ({len({r.case_id for r in records})} distinct) in {seconds:.0f} s, {rate:.2f} cases/s"
@@ -40,6 +41,8 @@ def summary_lines(directory: Path, seconds: float) -> Iterator[str]:
         yield f"known issue: {count} x {issue}"
     for bucket, count in Counter(r.bucket for r in records if r.bucket and not r.known_issue).most_common():
         yield f"FOUND: {count} x {bucket}"
+        if (path := failure_file(directory, digest(bucket))).exists():
+            yield f"    replay: tefuzz run {path}{replay_options}"
 
 
 def _counted(records: list[CaseRecord], prefix: str) -> str:

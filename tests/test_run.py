@@ -32,9 +32,10 @@ from harness.case import (
     pretty_json,
     replace,
 )
+from harness.fingerprint import tensors
 from harness.run import PAIRS, pair_name, reset_global_state, run_case
 from harness.subjects.base import Observation, Subject
-from tests.observed import V1_WORKS, digest, observe, tensors
+from tests.observed import V1_WORKS, digest, observe
 
 ROOT = Path(__file__).parent.parent
 LINEAR = Linear(out_features=32)

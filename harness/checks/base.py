@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from harness.case import AnyLayer, Case, describe, walk
+from harness.bucket import Bucket, finding_text, recipe_name
+from harness.case import AnyLayer, Case, walk
+
+__all__ = ["Bucket", "Evidence", "Finding", "Run", "kind_at", "layer_at"]
 
 if TYPE_CHECKING:
     from harness.compare import Comparison
@@ -21,25 +23,6 @@ class Run:
     subject: Observation
     reference: Observation
     comparison: Comparison
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """What makes two findings the same bug. No part depends on sizes or positions, so shrinking can keep the bucket."""
-
-    check: str
-    stage: str
-    where: str
-    subject: str
-    recipe: str
-
-    def __str__(self) -> str:
-        return "/".join((self.check, self.stage, self.where, self.subject, self.recipe)).replace(" ", "-")
-
-    @property
-    def digest(self) -> str:
-        """Ten hexadecimal digits that stand for the bucket in file names and on the command line."""
-        return hashlib.sha256(str(self).encode()).hexdigest()[:10]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +51,16 @@ class Finding(AssertionError):
         self.message = message
         self.evidence = evidence or Evidence()
         self.case = run.case
-        recipe = run.case.precision.recipe
         self.bucket = Bucket(
             check=self.check,
             stage=stage,
             where=where,
             subject=run.subject.subject,
-            recipe="none" if recipe is None else type(recipe).__name__,
+            recipe=recipe_name(run.case),
         )
 
     def __str__(self) -> str:
-        case = self.case
-        return (
-            f"{self.message}\n"
-            f"  bucket: {self.bucket}\n"
-            f"  model:  {describe(case.layers, case.input.features)}\n"
-            f"  case:   {case.id} (input {[*case.input.batch, case.input.features]} {case.input.dtype}, "
-            f"{len(case.steps)} steps)"
-        )
+        return finding_text(self.message, self.bucket, self.case)
 
 
 def layer_at(case: Case, path: str) -> AnyLayer:

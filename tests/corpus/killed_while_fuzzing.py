@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from harness.case import Case, Linear
@@ -61,7 +62,7 @@ class Verdict:
 class Judge:
     """Finds each case in a bucket of its own."""
 
-    def judge(self, case: Case, *, thorough: bool) -> Any:
+    def judge_first(self, case: Case) -> Any:
         say("running", case)
         found = (Found(case),)
         return Judgement(Verdict(case, found), (), found)  # type: ignore[arg-type]  # stand-ins
@@ -70,9 +71,9 @@ class Judge:
 def main(directory: Path) -> None:
     """Fuzz for ever."""
     runner = object.__new__(_Runner)
-    runner._reverts = []
+    runner._session = SimpleNamespace(replay_options="")  # type: ignore[assignment]
     runner._recorder = Recorder(directory / "run", "gw0")
-    runner._first_findings = FirstFindings(Judge(), runner._recorder.before)  # type: ignore[arg-type]
+    runner._first_findings = FirstFindings(Judge().judge_first, runner._recorder.before)
     runner._corpus = WorkingCorpus(directory / "corpus")
     for seed in range(2**32):
         case = Case(layers=(Linear(out_features=64),), seed=seed)
