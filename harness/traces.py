@@ -7,7 +7,7 @@ thunder/executors/transformer_engineex_impl.py and transformer_engine_v1ex.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,21 @@ class TeLinear:
     forward_state: Any
     """The object behind ``get_te_fp8_state_N``; None when the trace does not show it."""
     backward_state: Any
+
+
+def pass_name(trace: Any) -> str:
+    """The pass that made a trace, without the time it took: ``Dead Code Elimination``."""
+    provenance = trace.get_provenance()
+    return "acquisition" if provenance is None else str(provenance.pss).split(" (took")[0]
+
+
+def distinct(traces: Iterable[Any]) -> Iterator[Any]:
+    """The traces without repetitions: Thunder keeps one again after a pass that changed nothing."""
+    last = None
+    for trace in traces:
+        if trace is not last:
+            yield trace
+        last = trace
 
 
 def state_object(bsym: Any) -> Any:

@@ -20,7 +20,9 @@ from harness.checks import (
     outputs,
     random_operations,
     recomputation,
+    saved_for_backward,
     stateful_symbols,
+    thunder_check,
 )
 from harness.checks.base import Finding, Run
 
@@ -32,8 +34,10 @@ TRACE_CHECKS: tuple[Check, ...] = (
     stateful_symbols.check_recomputation,
     random_operations.check,
     definitions.check,
+    saved_for_backward.check,
     claims.check,
     recomputation.check,
+    thunder_check.check,
 )
 """Those that look at the compiled traces alone: no reference is needed, and a fault shows before numbers go wrong."""
 
@@ -45,7 +49,7 @@ VALUE_CHECKS: tuple[Check, ...] = (
     fp8_update.check,
 )
 
-CHECKS: tuple[Check, ...] = (exceptions.check, *TRACE_CHECKS, *VALUE_CHECKS)
+CHECKS: tuple[Check, ...] = (*TRACE_CHECKS, exceptions.check, *VALUE_CHECKS)
 CHECKS_BUT_TRACES: tuple[Check, ...] = (exceptions.check, *VALUE_CHECKS)
 
 

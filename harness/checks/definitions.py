@@ -1,8 +1,9 @@
-"""Nothing is used before it is defined or after it is deleted."""
+"""Nothing is used before it is defined or after it is deleted, in any trace that Thunder keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, ClassVar
 
 from thunder.core import prims
@@ -10,6 +11,7 @@ from thunder.core.proxies import Proxy
 from thunder.core.pytree import tree_iter
 
 from harness.checks.base import Evidence, Finding, Run
+from harness.traces import distinct, pass_name
 
 
 class UsedBeforeDefinition(Finding):
@@ -27,33 +29,29 @@ class UsedAfterDeletion(Finding):
 
 
 def check(run: Run) -> Iterator[Finding]:
-    """The first violation in each final trace."""
+    """The first violation in the forward and in the backward traces of each compiled specialisation."""
     for compilation in run.subject.compilations:
         for traces, label in ((compilation.forward, "forward"), (compilation.backward, "backward")):
-            if traces:
-                yield from _check_trace(run, compilation.step, traces[-1], label)
+            findings = (
+                finding for trace in distinct(traces) for finding in _check(run, compilation.step, trace, label)
+            )
+            yield from islice(findings, 1)
 
 
-def _check_trace(run: Run, step: int, trace: Any, label: str) -> Iterator[Finding]:
+def _check(run: Run, step: int, trace: Any, label: str) -> Iterator[Finding]:
     defined = {proxy.name for proxy in tree_iter((trace.args, trace.kwargs)) if isinstance(proxy, Proxy)}
     deleted: set[str] = set()
     for bsym in trace.bound_symbols:
         unpacks_argument = bsym.sym.id == prims.PrimIDs.UNPACK_TRIVIAL
         for proxy in () if unpacks_argument else bsym.flat_proxy_args:
+            place = f"in the {label} trace after the pass {pass_name(trace)!r}"
+            evidence = Evidence(names=(proxy.name,), traces=((f"{label} trace", trace),), step=step)
             if proxy.name in deleted:
-                yield UsedAfterDeletion(
-                    run, f"{bsym.sym.name} takes {proxy.name} after its deletion in the {label} trace",
-                    stage=label, where=bsym.sym.name.rstrip("0123456789").rstrip("_"),
-                    evidence=Evidence(names=(proxy.name,), traces=((f"{label} trace", trace),), step=step),
-                )  # fmt: skip
-                return
-            if proxy.name not in defined:
-                yield UsedBeforeDefinition(
-                    run, f"{bsym.sym.name} takes {proxy.name} before its definition in the {label} trace",
-                    stage=label, where=bsym.sym.name.rstrip("0123456789").rstrip("_"),
-                    evidence=Evidence(names=(proxy.name,), traces=((f"{label} trace", trace),), step=step),
-                )  # fmt: skip
-                return
+                message = f"{bsym.sym.name} takes {proxy.name} after its deletion {place}"
+                yield UsedAfterDeletion(run, message, stage=label, where=pass_name(trace), evidence=evidence)
+            elif proxy.name not in defined:
+                message = f"{bsym.sym.name} takes {proxy.name} before its definition {place}"
+                yield UsedBeforeDefinition(run, message, stage=label, where=pass_name(trace), evidence=evidence)
         if bsym.sym.id == prims.PrimIDs.DEL:
             deleted |= {proxy.name for proxy in bsym.flat_proxy_args}
         defined |= {proxy.name for proxy in bsym.flat_proxy_outs}

@@ -14,7 +14,7 @@ from thunder.core.trace import TraceTag
 from harness.case import Checkpoint, walk
 from harness.checks.base import Evidence, Finding, Run
 from harness.subjects.base import Compilation
-from harness.traces import computed_names
+from harness.traces import computed_names, distinct, pass_name
 
 
 class NameComputedTwice(Finding):
@@ -40,7 +40,7 @@ def check(run: Run) -> Iterator[Finding]:
 
 
 def _twice(run: Run, step: int, traces: tuple[Any, ...], label: str) -> Iterator[Finding]:
-    for trace in traces:
+    for trace in distinct(traces):
         producers: dict[str, str] = {}
         for bsym in trace.bound_symbols:
             for name in computed_names(bsym):
@@ -48,9 +48,9 @@ def _twice(run: Run, step: int, traces: tuple[Any, ...], label: str) -> Iterator
                     yield NameComputedTwice(
                         run,
                         f"{name} is computed by {producers[name]} and again by {bsym.sym.name} in the {label} trace "
-                        f"after: {_pass(trace)}",
+                        f"after the pass {pass_name(trace)!r}",
                         stage=label,
-                        where=_pass(trace),
+                        where=pass_name(trace),
                         evidence=Evidence(_recomputed_layers(run), (name,), ((f"{label} trace", trace),), step),
                     )
                     return
@@ -80,8 +80,8 @@ def _common_names(run: Run, step: int, stage: str, forward: Any, backward: Any) 
             if name in known:
                 yield NameInBothTraces(
                     run,
-                    f"the backward trace computes {name} ({bsym.sym.name}); the forward trace has that name from "
-                    f"{known[name]}",
+                    f"after the pass {pass_name(backward)!r} the backward trace computes {name} ({bsym.sym.name}); the "
+                    f"forward trace has that name from {known[name]}",
                     stage=stage,
                     where="overlap",
                     evidence=Evidence(
@@ -96,9 +96,3 @@ def _common_names(run: Run, step: int, stage: str, forward: Any, backward: Any) 
 def _recomputed_layers(run: Run) -> tuple[str, ...]:
     """The regions whose values backward computes again: where names can meet."""
     return tuple(path for path, layer in walk(run.case.layers) if isinstance(layer, Checkpoint))
-
-
-def _pass(trace: Any) -> str:
-    """The name of the pass that made a trace, without its time."""
-    provenance = trace.get_provenance()
-    return "acquisition" if provenance is None else provenance.pss.split(" (took")[0]

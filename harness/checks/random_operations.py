@@ -7,13 +7,13 @@ the pass that did it. (The trace that holds forward and backward together counts
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from thunder.core import prims
 
 from harness.checks.base import Evidence, Finding, Run
+from harness.traces import distinct, pass_name
 
 
 class RandomOperationsCounted(Finding):
@@ -29,15 +29,15 @@ def check(run: Run) -> Iterator[Finding]:
         if not compilation.forward:
             continue
         expected = random_operations(compilation.forward[0])
-        for trace in compilation.forward[1:]:
+        for trace in distinct(compilation.forward[1:]):
             if (seen := random_operations(trace)) != expected:
-                pass_name = name_of_pass(trace)
+                made_by = pass_name(trace)
                 yield RandomOperationsCounted(
                     run,
-                    f"{seen} random operations after the pass {pass_name!r}, {expected} before it",
-                    stage=pass_name,
+                    f"{seen} random operations after the pass {made_by!r}, {expected} before it",
+                    stage=made_by,
                     where="fewer" if seen < expected else "more",
-                    evidence=Evidence(traces=((f"trace after {pass_name}", trace),), step=compilation.step),
+                    evidence=Evidence(traces=((f"trace after {made_by}", trace),), step=compilation.step),
                 )
                 break
 
@@ -52,9 +52,3 @@ def _draws(bsym: Any) -> int:
     if bsym.sym.id is prims.PrimIDs.UNIFORM or bsym.sym.name == "uniform":
         return 1
     return sum(map(_draws, bsym.subsymbols))
-
-
-def name_of_pass(trace: Any) -> str:
-    """``Constructed by Delete Last Used (took 2 milliseconds)`` -> ``Delete Last Used``."""
-    provenance = str(trace.get_provenance())
-    return re.sub(r"^# Constructed by |\s*\(took .*\)$", "", provenance.strip())

@@ -31,7 +31,7 @@ def check(run: Run) -> Iterator[Finding]:
     if not _recomputes_all(run.case):
         return
     for compilation in run.subject.compilations:
-        if not compilation.backward:
+        if not compilation.backward or not compilation.finished:
             continue
         saved = _computed_and_saved(compilation.forward[-1])
         # Each region but the first may save its input, which the one before it has computed.

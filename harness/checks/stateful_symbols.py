@@ -10,11 +10,20 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, ClassVar
 
 from harness.checks.base import Evidence, Finding, Run
 from harness.precision import claimed_linears
-from harness.traces import LINEAR_BACKWARD, LINEAR_FORWARD, STATEFUL, linears_using, state_object
+from harness.traces import (
+    LINEAR_BACKWARD,
+    LINEAR_FORWARD,
+    STATEFUL,
+    distinct,
+    linears_using,
+    pass_name,
+    state_object,
+)
 
 
 class StatefulSymbolShared(Finding):
@@ -50,11 +59,15 @@ class StateAskedAgain(Finding):
 
 
 def check(run: Run) -> Iterator[Finding]:
-    """The first violation of each kind in each compiled specialisation."""
+    """The first violation of each kind in each compiled specialisation; all of Thunder's traces are inspected."""
     for compilation in run.subject.compilations:
-        for trace, label in _inspected(compilation.forward, compilation.backward):
-            yield from _shared_symbols(run, compilation.step, trace, label)
-            yield from _shared_quantizers(run, compilation.step, trace, label)
+        for kind in (_shared_symbols, _shared_quantizers):
+            inspected = (
+                finding
+                for trace, label in _inspected(compilation.forward, compilation.backward)
+                for finding in kind(run, compilation.step, trace, label)
+            )
+            yield from islice(inspected, 1)
         yield from _shared_objects(run, compilation.step, (*compilation.forward[-1:], *compilation.backward[-1:]))
 
 
@@ -81,13 +94,10 @@ def check_recomputation(run: Run) -> Iterator[Finding]:
 
 
 def _inspected(forward: tuple[Any, ...], backward: tuple[Any, ...]) -> Iterator[tuple[Any, str]]:
-    for trace in forward:
-        if "Grad transform pass" in str(trace.get_provenance()):
-            yield trace, "joint"
-    if forward:
-        yield forward[-1], "forward"
-    if backward:
-        yield backward[-1], "backward"
+    for trace in distinct(forward):
+        yield trace, "joint" if pass_name(trace) == "Grad transform pass" else "forward"
+    for trace in distinct(backward):
+        yield trace, "backward"
 
 
 def _shared_symbols(run: Run, step: int, trace: Any, label: str) -> Iterator[Finding]:
@@ -101,7 +111,8 @@ def _shared_symbols(run: Run, step: int, trace: Any, label: str) -> Iterator[Fin
         if count > 1:
             yield StatefulSymbolShared(
                 run,
-                f"{name} is bound {count} times in the {label} trace: two linears share one FP8 state",
+                f"{name} is bound {count} times in the {label} trace: two linears share one FP8 state "
+                f"(pass {pass_name(trace)!r})",
                 stage=label,
                 where=_stem(name),
                 evidence=Evidence(_layers(run, step, trace, name), (name,), ((f"{label} trace", trace),), step),
@@ -126,7 +137,8 @@ def _shared_quantizers(run: Run, step: int, trace: Any, label: str) -> Iterator[
             if count > 1:
                 yield QuantizerShared(
                     run,
-                    f"quantizer {quantizer} is used by {count} calls of {symbol} in the {label} trace",
+                    f"quantizer {quantizer} is used by {count} calls of {symbol} in the {label} trace "
+                    f"(pass {pass_name(trace)!r})",
                     stage=label,
                     where=symbol,
                     evidence=Evidence(

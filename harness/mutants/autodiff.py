@@ -158,6 +158,32 @@ MUTANTS = (
         symptom="checkpointed regions save what they should recompute: more memory, right numbers",
     ),
     Mutant(
+        name="split-saved-reversed",
+        title="the forward trace returns its saved tensors in another order than the backward trace unpacks",
+        target=f"{_AUTODIFF}:split_into_forward_and_backward",
+        changes=(
+            (
+                "prims.python_return(fw_output_dict, (saved_for_backward_tensors, ",
+                "prims.python_return(fw_output_dict, (saved_for_backward_tensors[::-1], ",
+            ),
+        ),
+        pairs=(TORCH, V2, V1),
+        symptom="an exception, or wrong gradients where the shapes fit",
+    ),
+    Mutant(
+        name="split-saves-arguments",
+        title="all tensors that forward is given are saved for backward, needed or not",
+        target=f"{_AUTODIFF}:split_into_forward_and_backward",
+        changes=(
+            (
+                "    saved_for_backward = {}\n",
+                "    saved_for_backward = {a.name: a for a in return_bsym.args[0]['flat_args']}\n",
+            ),
+        ),
+        pairs=(TORCH, V2, V1),
+        symptom="more memory from forward to backward, right numbers",
+    ),
+    Mutant(
         name="vjp-cache-flag-ignored",
         title="pairs of forward and backward are cached for stateful rules too (Thunder's #82 undone)",
         target=f"{_VJP}:make_aug_forward_and_backward",

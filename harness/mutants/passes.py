@@ -34,6 +34,27 @@ MUTANTS = (
         symptom="a name that nothing defines",
     ),
     Mutant(
+        name="cse-keeps-parts",
+        title="users of a removed duplicate are redirected, the parts of a composite user are not",
+        target=f"{_COMMON}:cse_single_bsym",
+        changes=(("skip_output=True,\n", "skip_output=True,\n        skip_subsymbols=True,\n"),),
+        pairs=(V2,),
+        symptom="right numbers until an executor takes the symbol apart",
+    ),
+    Mutant(
+        name="swap-keeps-parts",
+        title="where a name is replaced, the parts of a composite symbol keep the old one",
+        target="thunder.core.symbol:BoundSymbol.from_bsym_swap_proxies",
+        changes=(
+            (
+                "subsymbols.append(bsym.from_bsym_swap_proxies(swap_map, skip_inputs, skip_output, skip_subsymbols))",
+                "subsymbols.append(bsym)",
+            ),
+        ),
+        pairs=(TORCH, V2),
+        symptom="right numbers until an executor takes the symbol apart",
+    ),
+    Mutant(
         name="dce-first-output-only",
         title="a symbol is needed only for its first output",
         target=f"{_COMMON}:dce",

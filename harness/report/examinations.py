@@ -78,15 +78,16 @@ OVERLAP_OF_SPLIT = f"""
 {OVERLAP.strip()}
 """
 DEFINITIONS = """
-trace = <trace>
-faults, deleted = [], set()
-defined = {proxy.name for proxy in tree_iter((trace.args, trace.kwargs)) if hasattr(proxy, "name")}
-for bsym in trace.bound_symbols:
-    names = set() if bsym.sym.name == "unpack_trivial" else {proxy.name for proxy in bsym.flat_proxy_args}
-    faults += [f"{bsym.sym.name} takes {name} before its definition" for name in names - defined]
-    faults += [f"{bsym.sym.name} takes {name} after its deletion" for name in names & deleted]
-    deleted |= names if bsym.sym.name == "python_del" else set()
-    defined |= {proxy.name for proxy in bsym.flat_proxy_outs}
+faults = []
+for trace in <traces>:
+    deleted = set()
+    defined = {proxy.name for proxy in tree_iter((trace.args, trace.kwargs)) if hasattr(proxy, "name")}
+    for bsym in trace.bound_symbols:
+        names = set() if bsym.sym.name == "unpack_trivial" else {proxy.name for proxy in bsym.flat_proxy_args}
+        faults += [f"{bsym.sym.name} takes {name} before its definition" for name in names - defined]
+        faults += [f"{bsym.sym.name} takes {name} after its deletion" for name in names & deleted]
+        deleted |= names if bsym.sym.name == "python_del" else set()
+        defined |= {proxy.name for proxy in bsym.flat_proxy_outs}
 """
 CLAIMS = """
 names = [bsym.sym.name for bsym in <forward>.bound_symbols]
@@ -98,6 +99,32 @@ def draws(bsym):
     \'\'\'How many random operations a bound symbol holds.\'\'\'
     return int(bsym.sym.name == "uniform") or sum(map(draws, bsym.subsymbols))
 """.replace("'''", '"""')
+SAVED_FOR_BACKWARD = """
+backward = <backward>
+saved = dict(zip(("C0", "C1"), <forward>.output[1], strict=True))
+unpacked = {bsym.args[0].name: bsym.output for bsym in backward.bound_symbols if bsym.sym.name == "unpack_sequence"}
+faults = []
+for collection, values in saved.items():
+    names = [value.name for value in values]
+    there = [value and value.name for value in unpacked.get(collection, ())]
+    if len(there) != len(names) or any(name not in (None, expected) for name, expected in zip(there, names)):
+        faults.append(f"forward saves {names}, backward unpacks {there}")
+used = {
+    proxy.name
+    for bsym in backward.bound_symbols
+    if "unpack" not in bsym.sym.name and bsym.sym.name != "python_del"
+    for proxy in bsym.flat_proxy_args
+}
+faults += [f"backward does not use {v.name}" for values in saved.values() for v in values if v.name not in used]
+"""
+CHECK_TRACE = """
+faults = []
+for trace in <traces>:
+    try:
+        check_trace(trace)
+    except Exception as error:
+        faults.append(f"{trace.get_provenance()}: {error}")
+"""
 RANDOM = """
 counts = [sum(map(draws, trace.bound_symbols)) for trace in thunder.last_traces(jitted)]
 faults = [f"random operations in the traces, pass by pass: {counts}"] if len(set(counts)) > 1 else []
@@ -128,6 +155,9 @@ EXAMINATIONS = {
     "name in forward and backward": Examination(OVERLAP, (), COMPUTED),
     "used before definition": Examination(DEFINITIONS, ("from thunder.core.pytree import tree_iter",)),
     "used after deletion": Examination(DEFINITIONS, ("from thunder.core.pytree import tree_iter",)),
+    "saved for backward": Examination(SAVED_FOR_BACKWARD),
+    "saved needlessly": Examination(SAVED_FOR_BACKWARD),
+    "check_trace": Examination(CHECK_TRACE, ("from thunder.dev_utils.check_trace import check_trace",)),
     "claims": Examination(CLAIMS),
     "random operations": Examination(RANDOM, (), DRAWS),
     "recomputation": Examination(SAVED, ("from thunder.core.pytree import tree_iter",)),

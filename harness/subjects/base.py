@@ -57,6 +57,8 @@ class Compilation:
     step: int
     forward: tuple[Any, ...]
     backward: tuple[Any, ...]
+    finished: bool = True
+    """False when the step that compiled it raised: the last traces may be those of a pass in the middle."""
 
 
 @dataclass(frozen=True, slots=True)

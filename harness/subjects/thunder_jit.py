@@ -60,14 +60,25 @@ class ThunderSubject(Subject):
             leaf.grad = gradient
 
     def _call_and_note(self, index: int, x: Tensor) -> Any:
-        misses = thunder.cache_misses(self.jitted)
-        result = self.call(index, x)
-        traces = thunder.last_traces(self.jitted)
-        if thunder.cache_misses(self.jitted) != misses:
-            backward = tuple(thunder.last_backward_traces(self.jitted))
-            self._compiled.append((traces, Compilation(step=index, forward=tuple(traces), backward=backward)))
-        self._current = next(compilation for known, compilation in self._compiled if known is traces)
+        finished = False
+        try:
+            result = self.call(index, x)
+            finished = True
+        finally:
+            # Also of a step that raises: its traces tell which pass went wrong.
+            self._note(index, finished)
         return result
+
+    def _note(self, index: int, finished: bool) -> None:
+        stats = thunder.compile_stats(self.jitted)
+        traces = stats.last_traces
+        known = next((compilation for known, compilation in self._compiled if known is traces), None)
+        if known is None and traces:
+            backward = tuple(stats.last_backward_traces)
+            known = Compilation(step=index, forward=tuple(traces), backward=backward, finished=finished)
+            self._compiled.append((traces, known))
+        if known is not None:
+            self._current = known
 
     def fp8_state(self, index: int) -> Mapping[str, LinearState]:
         return self.read_state(self._current, claimed_linears(self.case, index))

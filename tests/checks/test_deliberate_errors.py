@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from thunder.core import prims
+from thunder.executors import passes
 from thunder.executors import transformer_engineex_impl as v2
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from harness.subjects import thunder_jit
 from harness.subjects.base import Compilation, Observation, StepObservation
 from harness.subjects.eager_te_ops import EagerTeOps
 from harness.subjects.thunder_torch import ThunderTorch
-from harness.traces import LINEAR_FORWARD, state_object
+from harness.traces import LINEAR_FORWARD, pass_name, state_object
 from tests.observed import V1_WORKS, edit_step, observe
 
 LINEAR = Linear(out_features=32)
@@ -34,6 +35,7 @@ ONE = Case(layers=(LINEAR,), input=GIVEN, steps=(Step(), Step()))
 TWO = replace(ONE, layers=(LINEAR, LINEAR))
 V1 = replace(TWO, jit=Jit(executor="transformer_engine_v1"))
 TORCH = replace(ONE, layers=(LINEAR, Activation(function="gelu")), jit=Jit(executor="torch"))
+SAMPLED = replace(TORCH, seed=1)
 DROPOUT = replace(TORCH, layers=(LINEAR, Dropout(), Dropout(probability=0.25)))
 REGION = replace(ONE, layers=(Checkpoint(body=(LINEAR, Activation())), LINEAR))
 
@@ -317,6 +319,16 @@ def in_trace(which: str, change: Callable[[list[Any]], None]) -> Edit:
     return edit
 
 
+def in_earlier_trace(change: Callable[[list[Any]], None], made_by: str) -> Edit:
+    """Change the bound symbols of the first forward trace that a pass made, and leave the later ones right."""
+
+    def edit(observation: Observation) -> None:
+        traces = observation.compilations[0].forward
+        change(next(trace for trace in traces if pass_name(trace) == made_by).bound_symbols)
+
+    return edit
+
+
 def index_of(symbols: list[Any], wanted: Callable[[Any], bool], *, after: int = -1) -> int:
     return next(i for i, bsym in enumerate(symbols) if i > after and wanted(bsym))
 
@@ -337,6 +349,25 @@ def linear_computed_twice(symbols: list[Any]) -> None:
 def random_operation_lost(observation: Observation) -> None:
     symbols = observation.compilations[0].forward[-2].bound_symbols
     del symbols[index_of(symbols, lambda bsym: bsym.sym.name == "uniform")]
+
+
+def linear_defined_last(symbols: list[Any]) -> None:
+    index = index_of(symbols, lambda bsym: bsym.sym.name == "linear")
+    symbols.insert(len(symbols) - 1, symbols.pop(index))
+
+
+def deleting_at_once(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Deletes what the first linear gives right after it."""
+
+    def delete(symbols: Any, *args: Any, **kwargs: Any) -> Any:
+        result = real(symbols, *args, **kwargs)
+        computed = [bsym for bsym in result if bsym.sym.name == "linear" and bsym.flat_proxy_outs]
+        if computed:
+            deletion = prims.python_del.bind(*computed[0].flat_proxy_outs, output=None)
+            result.insert(result.index(computed[0]) + 1, deletion)
+        return result
+
+    return delete
 
 
 def quantizers_asked_twice(symbols: list[Any]) -> None:
@@ -395,6 +426,23 @@ def backward_asks_for_the_forward_state(observation: Observation) -> None:
     backward[first] = state.from_bsym(args=backward[first].args, output=backward[first].output)
 
 
+def saved_in_another_order(observation: Observation) -> None:
+    trace = observation.compilations[0].forward[-1]
+    output, (tensors, others) = trace.output
+    trace.bound_symbols[-1] = trace.bound_symbols[-1].from_bsym(args=(output, (tensors[::-1], others)))
+
+
+def saved_for_nothing(observation: Observation) -> None:
+    symbols = observation.compilations[0].backward[-1].bound_symbols
+    del symbols[index_of(symbols, lambda bsym: bsym.sym.name == "te_functional_linear_bwd") :]
+
+
+def weight_of_another_shape(symbols: list[Any]) -> None:
+    index = index_of(symbols, lambda bsym: bsym.sym.name == "linear")
+    x, _, bias = symbols[index].args
+    symbols[index] = symbols[index].from_bsym(args=(x, bias, bias))
+
+
 TRACES: dict[str, tuple[Case, Edit, str]] = {
     "name computed twice": (TORCH, in_trace("forward", linear_computed_twice), "NameComputedTwice"),
     "stateful symbol bound twice": (ONE, in_trace("forward", quantizers_asked_twice), "StatefulSymbolShared"),
@@ -404,6 +452,9 @@ TRACES: dict[str, tuple[Case, Edit, str]] = {
     "used before definition": (ONE, in_trace("forward", defined_too_late), "UsedBeforeDefinition"),
     "name in both traces": (ONE, backward_computes_a_forward_name, "NameInBothTraces"),
     "random operation lost": (DROPOUT, random_operation_lost, "RandomOperationsCounted"),
+    "saved in another order": (ONE, saved_in_another_order, "SavedForBackwardDiffers"),
+    "saved for nothing": (ONE, saved_for_nothing, "SavedNeedlessly"),
+    "shape that does not fit": (SAMPLED, in_trace("forward", weight_of_another_shape), "TraceRefused"),
     "state asked again": (ONE, backward_asks_for_the_forward_state, "StateAskedAgain"),
 }
 
@@ -414,6 +465,24 @@ def test_wrong_traces_are_found(name: str) -> None:
     assert silent_without_error(case)
     found = observe(case, edit)[0].findings
     assert kinds(found)[:1] == [expected], [str(finding) for finding in found]
+
+
+def test_the_first_trace_that_is_wrong_is_named() -> None:
+    symbols_of_joint = in_earlier_trace(linear_defined_last, "Grad transform pass")
+    found = observe(TORCH, symbols_of_joint)[0].findings
+    assert [(finding.check, finding.bucket.where) for finding in found] == [
+        ("used before definition", "Grad transform pass")
+    ]
+    assert "after the pass 'Grad transform pass'" in found[0].message
+
+
+def test_traces_of_a_step_that_raises_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exception is one of Python's, about a name of the generated code; the trace says which pass it was."""
+    monkeypatch.setattr(passes, "_del_last_used", deleting_at_once(passes._del_last_used))
+    found = run_case(TORCH).findings
+    assert [finding.check for finding in found] == ["used after deletion", "exception"]
+    assert found[0].bucket.where == "Delete Last Used"
+    assert "UnboundLocalError" in found[1].message
 
 
 def test_buckets_do_not_depend_on_place_or_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,8 @@ def test_shared_names_are_found(model: str) -> None:
         found = findings(case, revert)
         assert type(found[0]).__name__ == expected
         assert kinds(found) & NAME_FINDINGS == {expected}
-        assert kinds(found) - NAME_FINDINGS <= with_fix | {"StateAskedAgain"}, "names are wrong, numbers are not"
+        others = {"StateAskedAgain", "SavedNeedlessly"}
+        assert kinds(found) - NAME_FINDINGS <= with_fix | others, "names are wrong, numbers are not"
 
 
 @pytest.mark.parametrize("executor", ["torch", "transformer_engine", "transformer_engine_v1"])

@@ -56,7 +56,7 @@ class Killed:
 KILLED = (
     Killed("v2-bias-lost", V2, "output"),
     Killed("v2-checker-first-dimension", replace(V2, input=Input(batch=(2, 8), requires_grad=True)), "claims"),
-    Killed("vjp-cache-flag-ignored", GRAD, "quantizer"),
+    Killed("vjp-cache-flag-ignored", GRAD, "stateful symbol"),
     Killed(
         "state-margin-multiplied", replace(V2, precision=Precision(recipe=DelayedScaling(margin=1))), "fp8 scale rule"
     ),
@@ -66,6 +66,10 @@ KILLED = (
     Killed("ops-layer-norm-gradients-swapped", PIPELINE, "gradient"),
     Killed("grad-slice-padding-swapped", replace(TORCH, layers=(GatedActivation(),)), "gradient"),
     Killed("autodiff-checkpoint-not-recomputed", REGION, "recomputation"),
+    Killed("split-saved-reversed", TORCH, "saved for backward"),
+    Killed("split-saves-arguments", TORCH, "saved needlessly"),
+    Killed("dce-first-output-only", replace(V2, input=Input()), "used before definition"),
+    Killed("cse-keeps-parts", replace(V2, layers=(LINEAR, Linear(out_features=20)), seed=1), "check_trace"),
 )
 NEED_V1 = (Killed("v1-bias-lost", V1, "output"),)
 PARAMETERS = [*KILLED, *(pytest.param(killed, marks=needs_v1) for killed in NEED_V1)]
