@@ -1,4 +1,4 @@
-"""What forward saves for backward is what backward unpacks: the same names in the same order, each of them of use.
+"""What forward saves for backward is what backward unpacks: the same names in the same order, each tensor of use.
 
 Two traces agree by position only. A pass that rewrites one of them and forgets the other gives backward a tensor under
 the name of another; where shapes fit, the gradients are wrong and nothing else is. What is saved and not used costs
@@ -17,8 +17,8 @@ from harness.checks.base import Evidence, Finding, Run
 from harness.subjects.base import Compilation
 from harness.traces import is_unpacking, pass_name
 
-COLLECTIONS = ("C0", "C1")
-"""Names of the two collections in the backward trace: tensors and the rest (``split_into_forward_and_backward``)."""
+TENSORS, OTHERS = "C0", "C1"
+"""Names of the two collections in the backward trace (``split_into_forward_and_backward``)."""
 
 
 class SavedForBackwardDiffers(Finding):
@@ -29,10 +29,10 @@ class SavedForBackwardDiffers(Finding):
 
 
 class SavedNeedlessly(Finding):
-    """Forward saves a value that backward does not use."""
+    """Forward saves a tensor that backward does not use."""
 
     check: ClassVar[str] = "saved needlessly"
-    promise: ClassVar[str] = "Forward saves what backward uses, and nothing else."
+    promise: ClassVar[str] = "Forward saves the tensors that backward uses, and no others."
 
 
 def check(run: Run) -> Iterator[Finding]:
@@ -59,14 +59,15 @@ def _check(run: Run, step: int, forward: Any, backward: Any) -> Finding | None:
     _, saved = forward.output
     traces = (("forward trace", forward), ("backward trace", backward))
     used = _used(backward)
-    for collection, kept in zip(COLLECTIONS, saved, strict=True):
+    for collection, kept in zip((TENSORS, OTHERS), saved, strict=True):
         names = [proxy.name for proxy in kept]
         unpacked = _unpacked(backward, collection)
         if not _agree(names, unpacked):
             message = f"forward saves {_listed(names)}; backward unpacks {_listed(unpacked)} (pass {made_by!r})"
             evidence = Evidence(names=tuple(names), traces=traces, step=step)
             return SavedForBackwardDiffers(run, message, stage=made_by, where=collection, evidence=evidence)
-        if needless := [name for name in names if name not in used]:
+        # v2 always saves its recipe, a Python object: no memory to speak of.
+        if collection == TENSORS and (needless := [name for name in names if name not in used]):
             message = f"forward saves {_listed(needless)}, which backward does not use (pass {made_by!r})"
             evidence = Evidence(names=tuple(needless), traces=traces, step=step)
             return SavedNeedlessly(run, message, stage=made_by, where=collection, evidence=evidence)

@@ -115,7 +115,7 @@ used = {
     if "unpack" not in bsym.sym.name and bsym.sym.name != "python_del"
     for proxy in bsym.flat_proxy_args
 }
-faults += [f"backward does not use {v.name}" for values in saved.values() for v in values if v.name not in used]
+faults += [f"backward does not use {value.name}" for value in saved["C0"] if value.name not in used]
 """
 CHECK_TRACE = """
 faults = []
