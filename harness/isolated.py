@@ -110,7 +110,7 @@ def _outcome(ask: Ask, device: str) -> Message:
 def _judged(verdict: Verdict, fingerprint: str) -> Judged:
     return Judged(
         findings=tuple(
-            Found(kind=type(finding).__name__, bucket=finding.bucket, message=finding.message)
+            Found(kind=type(finding).__name__, bucket=finding.bucket, message=finding.message, place=finding.place)
             for finding in verdict.findings
         ),
         refusal=verdict.refusal,

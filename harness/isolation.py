@@ -97,6 +97,7 @@ class Found(Data, frozen=True, kw_only=True):
     """Name of its class."""
     bucket: Bucket
     message: str
+    place: str = ""
 
 
 class Judged(Data, frozen=True, kw_only=True, tag=True):
@@ -131,11 +132,15 @@ Message = Ready | Refused | Started | Judged | Ended | Broken
 class ReportedFinding(AssertionError):
     """A finding that another process made. Its subclasses carry the names of the kinds of findings."""
 
-    def __init__(self, case: Case, bucket: Bucket, message: str) -> None:
+    essence: str | None = None
+    """A few lines for the terminal, where a fuzz run made them."""
+
+    def __init__(self, case: Case, bucket: Bucket, message: str, place: str = "") -> None:
         super().__init__(message)
         self.case = case
         self.bucket = bucket
         self.message = message
+        self.place = place
 
     @property
     def check(self) -> str:
@@ -275,7 +280,7 @@ class IsolatedRunner:
 
 
 def _verdict(case: Case, judged: Judged) -> ReportedVerdict:
-    findings = tuple(_kind(found.kind)(case, found.bucket, found.message) for found in judged.findings)
+    findings = tuple(_kind(found.kind)(case, found.bucket, found.message, found.place) for found in judged.findings)
     return ReportedVerdict(
         case, findings, judged.refusal, judged.te_linears, judged.seconds, judged.fingerprint, judged.memory
     )

@@ -8,7 +8,6 @@ looked for there. It needs the fixes undone that were undone when the finding wa
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,13 +15,11 @@ import torch
 from torch import Tensor
 
 from harness.case import AnyLayer, Case, ExtraOutput, replace
-from harness.checks.base import Finding, Run
+from harness.checks.base import FRAME, Finding, Run
 from harness.compare import compared_tensors, gradient_key, output_key, output_name
 from harness.run import Verdict, run_case
 from harness.subjects.base import QuantizerState
 from harness.subjects.float64 import Float64, OverflowsError
-
-FRAME = re.compile(r'File "(?:.*/site-packages/|.*/)?([^"]+)", line (\d+), in (\S+)')
 
 
 @dataclass(frozen=True, slots=True)

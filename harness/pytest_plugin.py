@@ -23,8 +23,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from harness.case import Case
     from harness.isolation import IsolatedRunner, Ready, ReportedFinding, Settings
+    from harness.recorder import RunInfo
     from harness.replay import Kept, Replayed
     from harness.replay_plugin import ReplaySession
 
@@ -88,6 +91,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=8.0,
         metavar="GIB",
         help="a case that needs more memory is a finding (default 8; without effect on CUDA)",
+    )
+    group.addoption(
+        "--tefuzz-junit",
+        type=Path,
+        metavar="FILE",
+        help="write JUnit XML with an entry for each bucket: new ones fail, known issues are skipped (pytest's own "
+        "--junitxml has one for each test)",
     )
 
 
@@ -291,15 +301,38 @@ class FuzzSession:
         if self._runner is not None:
             self._runner.close()
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: Any) -> Generator[None, Any, Any]:
+        """Show the essence of findings; with ``-v`` the tracebacks too."""
+        from harness.terminal import shorten
+
+        report = yield
+        if call.excinfo is not None and self.config.option.verbose < 1:
+            shorten(report, call.excinfo.value)
+        return report
+
+    def info(self) -> RunInfo:
+        """What this run is, for those who read its records."""
+        from harness.recorder import RunInfo
+
+        environment = self.isolated.ready().environment.header()
+        reverts = tuple(self.reverts)
+        return RunInfo(
+            profile=self.profile.name, seed=self.seed, reverts=reverts, started=self.started, environment=environment
+        )
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Merge the records of all workers, of dead ones too."""
         if not self.is_controller or not self.directory.exists():
             return
+        from harness.ci import publish
         from harness.summary import summary_lines
 
         terminalreporter.section("tefuzz")
         for line in summary_lines(self.directory, time.time() - self.started, self.replay_options):
+            terminalreporter.write_line(line)
+        for line in publish(self.directory, self.config.getoption("--tefuzz-junit")):
             terminalreporter.write_line(line)
 
 
@@ -319,12 +352,15 @@ class _Runner:
         self._session = session
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         self._recorder = Recorder(session.directory, worker)
+        self._recorder.describe_run(session.info())
         # With a fix undone the findings are no findings.
         self._corpus = None if session.reverts else WorkingCorpus(session.corpus_directory)
         judge = IsolatedJudge.of(session.isolated, confirms=True)
         self._first_findings = FirstFindings(judge.judge_first, self._recorder.before)
 
     def check(self, test: str, case: Case) -> None:
+        from harness.essence import essence
+
         __tracebackhide__ = True
         judgement = self._first_findings.judge(case)
         verdict, known = judgement.verdict, None
@@ -343,7 +379,10 @@ class _Runner:
             self._corpus.add(case, test, None if new is None else str(new.bucket))
         self._recorder.after(test, verdict, known)
         if new is not None:
-            new.__notes__ = [f"  replay: tefuzz run {path}{self._session.replay_options}"]
+            replay = f"tefuzz run {path}{self._session.replay_options}"
+            new.__notes__ = [f"  replay: {replay}"]
+            new.essence = "\n".join(essence(new, replay))
+            self._recorder.describe_failure(verdict, new.essence)
             raise new.with_traceback(None)
 
     def _is_shrunk_elsewhere(self, finding: ReportedFinding) -> bool:

@@ -7,7 +7,6 @@ file per bucket: Hypothesis runs the shrunk case last, so the file ends up with 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -16,13 +15,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from harness.case import Case, Data, describe, pretty_json
+from harness.case import Case, Data, canonical_json, describe, pretty_json, walk
 from harness.features import features
 
 if TYPE_CHECKING:
     from harness.bucket import Bucket
     from harness.isolation import ReportedVerdict
     from harness.run import Verdict
+
+
+RUN_INFO = "run.info"
+"""JSON, but not to those who look for cases."""
 
 
 class CaseRecord(Data, frozen=True, kw_only=True):
@@ -41,6 +44,22 @@ class CaseRecord(Data, frozen=True, kw_only=True):
     known_issue: str | None
     finished: float
     """Seconds since the epoch."""
+    layers: int = 0
+    steps: int = 0
+    size: int = 0
+    """Bytes of its canonical JSON: how a case shrank."""
+
+
+class RunInfo(Data, frozen=True, kw_only=True):
+    """What a run was: what its cases alone do not tell."""
+
+    profile: str
+    seed: int
+    reverts: tuple[str, ...] = ()
+    started: float
+    """Seconds since the epoch."""
+    environment: str = ""
+    """Versions and device."""
 
 
 class Recorder:
@@ -73,6 +92,9 @@ class Recorder:
             bucket=str(verdict.findings[0].bucket) if verdict.findings else None,
             known_issue=known_issue,
             finished=time.time(),
+            layers=len(list(walk(case.layers))),
+            steps=len(case.steps),
+            size=len(canonical_json(case)),
         )
         self._records.write(msgspec.json.encode(record).decode() + "\n")
         self._in_flight.unlink(missing_ok=True)
@@ -93,14 +115,19 @@ class Recorder:
             return path.read_text() == test
         return True
 
+    def describe_failure(self, verdict: Verdict | ReportedVerdict, text: str) -> None:
+        """Keep a few lines beside the failing case, for those who read the run without running anything."""
+        write_atomically(self.directory / "failures" / f"{verdict.findings[0].bucket.digest}.txt", text + "\n")
+
+    def describe_run(self, info: RunInfo) -> None:
+        """Say once what the run is; all its workers would say the same."""
+        path = self.directory / RUN_INFO
+        if not path.exists():
+            write_atomically(path, msgspec.json.encode(info).decode())
+
     def close(self) -> None:
         """Flush what is left."""
         self._records.close()
-
-
-def bucket_digest(bucket: str) -> str:
-    """``Bucket.digest`` of a bucket that is at hand as text."""
-    return hashlib.sha256(bucket.encode()).hexdigest()[:10]
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -124,6 +151,22 @@ def read_records(directory: Path) -> Iterator[CaseRecord]:
 def failure_file(directory: Path, digest: str) -> Path:
     """Where the failing case of a bucket is kept."""
     return directory / "failures" / f"{digest}.json"
+
+
+def run_info(directory: Path) -> RunInfo | None:
+    """What a run was; None where that was not recorded."""
+    try:
+        return msgspec.json.decode((directory / RUN_INFO).read_bytes(), type=RunInfo)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def failure_text(directory: Path, digest: str) -> str:
+    """The few lines about the failing case of a bucket; empty where there are none."""
+    try:
+        return (directory / "failures" / f"{digest}.txt").read_text().rstrip()
+    except OSError:
+        return ""
 
 
 def in_flight(directory: Path) -> list[Path]:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ import pytest
 from harness.case import load_case
 from harness.profiles import PROFILES, Profile
 from harness.pytest_plugin import FuzzSession
-from harness.recorder import CaseRecord, in_flight, read_records
+from harness.recorder import CaseRecord, in_flight, read_records, run_info
 
 ROOT = Path(__file__).parent.parent
 SHARDS = "test_fuser and (0 or 1)"
@@ -100,7 +101,8 @@ def test_two_workers_run_the_same_cases(plain: Fuzzed, tmp_path: Path) -> None:
 
 
 def test_a_reverted_fix_is_found_and_its_case_kept(plain: Fuzzed, tmp_path: Path) -> None:
-    run = fuzz(tmp_path, "-n", "0", "-k", "test_fuser and 0", "--tefuzz-revert", "fuser", "--hypothesis-seed", "12")
+    run = fuzz(tmp_path, "-n", "0", "-k", "test_fuser and 0", "--tefuzz-revert", "fuser", "--hypothesis-seed", "12",
+               "--tefuzz-junit", str(tmp_path / "ci" / "buckets.xml"))  # fmt: skip
     assert run.code == 1, run.output
     assert "tefuzz: REVERTED: FUSER: THIS RUN HAS TO FAIL" in run.output
     assert "Expected op 0 to generate 0 param grads, but got" in run.output
@@ -116,6 +118,13 @@ def test_a_reverted_fix_is_found_and_its_case_kept(plain: Fuzzed, tmp_path: Path
         assert f"failures/{path.name} --revert fuser" in run.output
         assert len(case.layers) == 1, "shrunk"
     assert ids(run) != ids(plain), "another seed draws other cases"
+    assert "Traceback" not in run.output, "the essence is enough"
+    assert "  where:  transformer_engine/pytorch/ops/fuser.py, line " in run.output
+    entries = ElementTree.parse(tmp_path / "ci" / "buckets.xml").getroot()
+    assert len(entries) == len(kept) == int(entries.get("failures", "0")), "an entry for each bucket"
+    info = run_info(run.directory)
+    assert info is not None
+    assert (info.profile, info.seed, info.reverts) == ("ci-short", 12, ("fuser",))
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -126,6 +126,8 @@ def test_only_the_device_decides_between_extension_and_emulation() -> None:
 LIGHT = (
     "harness",
     "harness.case",
+    "harness.ci",
+    "harness.essence",
     "harness.features",
     "harness.device",
     "harness.fixes",
@@ -142,6 +144,7 @@ LIGHT = (
     "harness.reduction.reducer",
     "harness.report.index",
     "harness.summary",
+    "harness.terminal",
     "strategies",
 )
 

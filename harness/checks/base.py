@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,12 +40,34 @@ class Evidence:
     """The step that compiled these traces."""
 
 
+FRAME = re.compile(r'File "(?:.*/site-packages/|.*/)?([^"]+)", line (\d+), in (\S+)')
+"""A frame of a traceback; the path is that below site-packages."""
+
+
+def place(evidence: Evidence, case: Case, message: str) -> str:
+    """Where a report points at, on one line."""
+    layers = dict(walk(case.layers))
+    parts = [f"layer {path} ({type(layers[path]).__name__})" for path in evidence.layers if path in layers]
+    parts += [f"{name} in the {caption}" for name in evidence.names for caption, _ in evidence.traces]
+    if frames := FRAME.findall(message):
+        file, line, function = frames[-1]
+        parts.append(f"{file}, line {line}, in {function}")
+    return "; ".join(parts)
+
+
 class Finding(AssertionError):
     """One violated property of one case. Subclasses are the kinds of findings."""
 
     check: ClassVar[str]
     promise: ClassVar[str] = "The property that this check asserts holds."
     """What a report gives as expected."""
+    essence: str | None = None
+    """A few lines for the terminal, where a fuzz run made them."""
+
+    @property
+    def place(self) -> str:
+        """The layers, names of traces and the line of code that it is about; empty where it names none."""
+        return place(self.evidence, self.case, self.message)
 
     def __init__(self, run: Run, message: str, *, stage: str, where: str, evidence: Evidence | None = None) -> None:
         super().__init__(message)

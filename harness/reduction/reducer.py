@@ -14,8 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from harness.bucket import digest
 from harness.case import Case, CaseError, Data, decode, describe, pretty_json, replace, walk
-from harness.recorder import bucket_digest, write_atomically
+from harness.recorder import write_atomically
 from harness.reduction.candidates import Position, candidates
 from harness.reduction.workers import Found, Job, Outcome, Workers
 
@@ -38,7 +39,7 @@ class Target(Data, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """The ten digits of the bucket."""
-        return bucket_digest(self.bucket)
+        return digest(self.bucket)
 
     def is_in(self, outcome: Outcome) -> bool:
         """Whether a case with this outcome shows it."""

@@ -15,11 +15,11 @@ from multiprocessing.process import BaseProcess
 
 import msgspec
 
+from harness.bucket import digest
 from harness.case import Case
 from harness.device import DeviceChoice, DeviceError, activate
 from harness.fixes import FixError, reverted
 from harness.judge import Judge
-from harness.recorder import bucket_digest
 
 HANG_SECONDS = 300.0
 """A case that takes longer has hung."""
@@ -35,7 +35,7 @@ class Found(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> str:
         """The ten digits of the bucket."""
-        return bucket_digest(self.bucket)
+        return digest(self.bucket)
 
 
 class Outcome(msgspec.Struct, frozen=True):

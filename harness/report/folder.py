@@ -12,13 +12,14 @@ from typing import Any
 from harness.case import canonical_json, describe, pretty_json, walk
 from harness.checks.base import Finding
 from harness.device import Environment
+from harness.essence import seen
 from harness.judge import Judgement
 from harness.known_issues import KnownIssue
 from harness.recorder import write_atomically
 from harness.report import plots
 from harness.report.listings import listings
 from harness.report.measures import measures, state_series
-from harness.report.program import doubt, program_source, seen, sentence
+from harness.report.program import doubt, program_source, sentence
 from harness.report.templates import render
 from harness.report.trial import Trial, run_program
 

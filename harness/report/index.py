@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.bucket import digest
 from harness.case import CaseError
-from harness.recorder import CaseRecord, bucket_digest, in_flight, read_records, write_atomically
+from harness.recorder import CaseRecord, in_flight, read_records, run_info, write_atomically
 from harness.report.templates import render
 
 GROUPS = (
@@ -48,6 +49,8 @@ def write_index(run: Path, directory: Path) -> Path:
         raise CaseError(f"{run}: there are no records of a fuzz run in it. Give a directory below .tefuzz/runs.")
     directory.mkdir(parents=True, exist_ok=True)
     rows = bucket_rows(records, run, directory)
+    info = run_info(run)
+    reverts = "".join(f" --revert {name}" for name in info.reverts) if info is not None else ""
     text = render(
         "index.html.j2",
         run=run.name,
@@ -58,7 +61,7 @@ def write_index(run: Path, directory: Path) -> Path:
         fell_back=sum(record.fell_back for record in records),
         rows=rows,
         new=sum(row.known_issue is None for row in rows),
-        command=f"tefuzz run {run / 'failures'}/*.json --report-dir {directory}",
+        command=f"tefuzz run {run / 'failures'}/*.json --report-dir {directory}{reverts}",
         groups=feature_groups(records),
         refusals=Counter(record.refusal for record in records if record.refusal).most_common(10),
         in_flight=[str(path) for path in in_flight(run)],
@@ -76,16 +79,16 @@ def bucket_rows(records: list[CaseRecord], run: Path, directory: Path) -> list[B
             grouped.setdefault((record.bucket, record.known_issue), []).append(record)
     rows = []
     for (bucket, issue), members in grouped.items():
-        digest = bucket_digest(bucket)
-        page, case = directory / digest / "report.html", run / "failures" / f"{digest}.json"
+        short = digest(bucket)
+        page, case = directory / short / "report.html", run / "failures" / f"{short}.json"
         rows.append(
             BucketRow(
                 bucket=bucket,
-                digest=digest,
+                digest=short,
                 known_issue=issue,
                 cases=len({member.case_id for member in members}),
                 model=min((member.model for member in members), key=len),
-                report=f"{digest}/report.html" if page.exists() else None,
+                report=f"{short}/report.html" if page.exists() else None,
                 case=str(case) if case.exists() else None,
             )
         )

@@ -12,6 +12,7 @@ import re
 from harness.case import describe
 from harness.checks.base import Finding
 from harness.checks.random_operations import random_operations
+from harness.essence import seen
 from harness.fixes import REVERTS
 from harness.report.examinations import EXAMINATIONS
 from harness.report.jit_program import JitProgram
@@ -67,12 +68,6 @@ def sentence(finding: Finding) -> str:
     # A first word like "TE" keeps its capitals.
     first = text[0] if text[1:2].isupper() else text[0].lower()
     return f"{finding.bucket.subject}: {first}{text[1:]}"
-
-
-def seen(finding: Finding) -> str:
-    """What was seen, on one line: of an exception its class and message."""
-    lines = finding.message.strip().splitlines()
-    return lines[0].rstrip(":") if len(lines) == 1 else f"{lines[0].rstrip(':')}: {lines[-1].strip()}"
 
 
 def _docstring(finding: Finding, versions: dict[str, str], reverts: tuple[str, ...]) -> str:
