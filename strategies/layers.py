@@ -30,6 +30,7 @@ from harness.case import (
     output_width,
     replace,
 )
+from strategies.weights import weighted
 
 ALIGNED_WIDTHS = (64, 32, 16, 48, 128, 96)
 """Multiples of 16, which FP8 GEMMs take. 64 first: the width that shrinking ends at."""
@@ -85,7 +86,9 @@ def linears(widths: Sequence[int]) -> st.SearchStrategy[Linear]:
         bias=st.booleans(),
         weight_operation=st.sampled_from(WEIGHT_OPERATIONS),
     )
-    return with_bias | with_bias | without_bias | computed_weight
+    # Hypothesis prefers fewer choices: the plainest linear must cost none, or models would shrink to an activation.
+    plainest = st.just(Linear(out_features=widths[0]))
+    return weighted((1, plainest), (2, with_bias), (1, without_bias), (1, computed_weight))
 
 
 def norms() -> st.SearchStrategy[LayerNorm | RMSNorm]:
@@ -151,23 +154,21 @@ def models(
         linear = linears(widths).map(_plain_weight)
         return _rows(_common_blocks(linear, functions), max_size)
     linear = linears(widths)
-    plain = (
-        _common_blocks(linear, functions)
-        | exact_layers().map(_layer)
-        | dropouts().map(_layer)
-        | st.builds(_linear_used_twice, linear, st.sampled_from(["called_again", "tied"]))
+    plain = weighted(
+        (1, _common_blocks(linear, functions)),
+        (2, exact_layers().map(_layer)),
+        (1, dropouts().map(_layer)),
+        (1, st.builds(_linear_used_twice, linear, st.sampled_from(["called_again", "tied"]))),
     )
     nested = plain | st.builds(_region, _checkpoints(), _rows(plain, 2))
     checkpoint = st.builds(_region, _checkpoints(), _rows(nested, 2))
     residual = st.builds(_region, st.just(_residual), _rows(nested, 2))
-    blocks = (
-        plain
-        | st.sampled_from([ExtraOutput(), ExtraOutput(gradient=False)]).map(_layer)
-        | checkpoint
-        | checkpoint
-        | residual
-        | residual
-        | st.builds(_region, _casts(), _rows(nested, 2))
+    blocks = weighted(
+        (1, plain),
+        (1, st.sampled_from([ExtraOutput(), ExtraOutput(gradient=False)]).map(_layer)),
+        (3, checkpoint),
+        (3, residual),
+        (1, st.builds(_region, _casts(), _rows(nested, 2))),
     )
     return _rows(blocks, max_size)
 

@@ -33,4 +33,4 @@ def precisions(*, current: bool, none: bool) -> st.SearchStrategy[Precision]:
         recipes.append(current_scaling())
     recipe = st.one_of(*recipes, *([st.none()] if none else []))
     # A new, equal recipe object in each step is what `DelayedScaling()` inside a training loop gives.
-    return st.builds(Precision, recipe=recipe, recipe_object=st.sampled_from(["shared"] * 6 + ["new_each_step"]))
+    return st.builds(Precision, recipe=recipe, recipe_object=st.sampled_from(["shared"] * 3 + ["new_each_step"]))

@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import strategies as st
 
 from harness.case import Backward, Batch, Step, replace
+from strategies.weights import weighted
 
 
 def schedules(batches: tuple[Batch, ...], *, fp8_off: int, twice: bool) -> st.SearchStrategy[tuple[Step, ...]]:
@@ -20,8 +21,12 @@ def schedules(batches: tuple[Batch, ...], *, fp8_off: int, twice: bool) -> st.Se
     eager modules refuse a second backward.
     """
     plain, other = st.just(Step()), other_runs(batches)
-    step = (
-        plain | plain | other | other | other | training_habits() | late_backwards(twice=twice) | changed_parameters()
+    step = weighted(
+        (2, plain),
+        (3, other),
+        (1, training_habits()),
+        (2, late_backwards(twice=twice)),
+        (1, changed_parameters()),
     )
     if fp8_off:
         step = step | st.sampled_from([Step()] * (fp8_off - 1) + [Step(fp8=False)])

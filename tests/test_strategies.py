@@ -34,6 +34,7 @@ from harness.case import (
 )
 from harness.features import features
 from strategies import cases, fuser_cases
+from strategies.weights import weighted
 
 STRATEGIES = {
     "v2": cases("transformer_engine"),
@@ -171,3 +172,16 @@ def test_shrinks_to_the_plainest_case(name: str) -> None:
     quick = settings(max_examples=1000, phases=[Phase.generate, Phase.shrink])
     # A fixed stream: from one start in ten Hypothesis ends at another case of the same size.
     assert find(STRATEGIES[strategy], predicate, settings=quick, random=Random(1)) == expected
+
+
+def test_weights_are_proportions() -> None:
+    """``a | a | b`` draws both alike: Hypothesis passes over a strategy that it has seen."""
+    chosen: Counter[str] = Counter()
+
+    @settings(max_examples=DRAWN, phases=[Phase.generate])
+    @given(weighted((3, st.integers().map(lambda _: "often")), (1, st.integers().map(lambda _: "seldom"))))
+    def draw(choice: str) -> None:
+        chosen[choice] += 1
+
+    draw()
+    assert 2 * chosen["seldom"] < chosen["often"] < 5 * chosen["seldom"]
