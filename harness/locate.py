@@ -20,6 +20,7 @@ from harness.compare import compared_tensors, gradient_key, output_key, output_n
 from harness.run import Verdict, run_case
 from harness.subjects.base import QuantizerState
 from harness.subjects.float64 import Float64, OverflowsError
+from harness.traces import pass_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,7 @@ def locate(verdict: Verdict, finding: Finding) -> list[str]:
 def _in_traces(finding: Finding) -> Iterator[str]:
     """The pass that made the trace in which the finding was seen."""
     for caption, trace in finding.evidence.traces:
-        provenance = trace.get_provenance()
-        made_by = "acquisition" if provenance is None else provenance.pss.split(" (took")[0]
-        yield f"seen in the {caption}, made by: {made_by}"
+        yield f"first wrong trace: the {caption}, made by the pass {pass_name(trace)!r}"
     if finding.evidence.names:
         yield f"names in the trace: {', '.join(finding.evidence.names)}"
 

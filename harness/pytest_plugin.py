@@ -371,13 +371,13 @@ class _Runner:
             known = judgement.explained[0][1].id
         new = judgement.unexplained[0] if judgement.unexplained else None
         if new is not None and self._is_shrunk_elsewhere(new):
-            self._recorder.after(test, verdict, known)
+            self._recorder.after(test, verdict, known, self._session.item)
             return
         # What is worth keeping is on disk before the case is no longer in flight: a crash in between loses nothing.
         path = self._recorder.failure_path(verdict) if new is not None else None
         if self._corpus is not None:
             self._corpus.add(case, test, None if new is None else str(new.bucket))
-        self._recorder.after(test, verdict, known)
+        self._recorder.after(test, verdict, known, self._session.item)
         if new is not None:
             replay = f"tefuzz run {path}{self._session.replay_options}"
             new.__notes__ = [f"  replay: {replay}"]

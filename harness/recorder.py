@@ -48,6 +48,8 @@ class CaseRecord(Data, frozen=True, kw_only=True):
     steps: int = 0
     size: int = 0
     """Bytes of its canonical JSON: how a case shrank."""
+    item: str = ""
+    """Node id of the test, which is a shard; empty where that was not recorded."""
 
 
 class RunInfo(Data, frozen=True, kw_only=True):
@@ -76,7 +78,7 @@ class Recorder:
         """Leave a trace of ``case`` in case it takes the process with it."""
         write_atomically(self._in_flight, pretty_json(case))
 
-    def after(self, test: str, verdict: Verdict | ReportedVerdict, known_issue: str | None) -> None:
+    def after(self, test: str, verdict: Verdict | ReportedVerdict, known_issue: str | None, item: str = "") -> None:
         """Record a verdict."""
         case = verdict.case
         wants_te = case.precision.recipe is not None and case.jit is not None and case.jit.executor != "torch"
@@ -95,6 +97,7 @@ class Recorder:
             layers=len(list(walk(case.layers))),
             steps=len(case.steps),
             size=len(canonical_json(case)),
+            item=item,
         )
         self._records.write(msgspec.json.encode(record).decode() + "\n")
         self._in_flight.unlink(missing_ok=True)
@@ -137,9 +140,9 @@ def write_atomically(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def read_records(directory: Path) -> Iterator[CaseRecord]:
-    """All records of a run; a line cut off by a crash is passed over."""
-    for path in sorted(directory.glob("*.jsonl")):
+def read_records(directory: Path, files: str = "*.jsonl") -> Iterator[CaseRecord]:
+    """The records of a run, those of all workers; a line cut off by a crash is passed over."""
+    for path in sorted(directory.glob(files)):
         # Bytes: a line may be cut in the middle of a character.
         for line in path.read_bytes().splitlines():
             try:

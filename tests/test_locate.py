@@ -28,7 +28,7 @@ PLAIN = Case(
         (
             "caching",
             [
-                "seen in the joint trace, made by: Grad transform pass",
+                "first wrong trace: the joint trace, made by the pass 'Grad transform pass'",
                 "with the value of each layer as a further output: step 0, linear 1, amax history of the input",
             ],
         ),

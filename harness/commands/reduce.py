@@ -22,8 +22,9 @@ from harness.commands.common import (
 )
 from harness.corpus import load_regression
 from harness.device import DeviceChoice
+from harness.isolation import Settings
 from harness.reduction.reducer import Files, NothingToReduceError, Reduction, State, begin, load_state
-from harness.reduction.workers import Workers, case_runner
+from harness.reduction.workers import Workers
 
 PROGRESS_SECONDS = 15.0
 """Between two lines of progress where no smaller case is found."""
@@ -75,7 +76,7 @@ def reduce(
         raise BadInput(f"{file} is the input: name another file with --output.")
     writable_directory(files.output.absolute().parent)
     state = _earlier_state(files, case, bucket, reverts)
-    workers = Workers(processes, case_runner(device, reverts))
+    workers = Workers(processes, Settings(device=device, reverts=reverts))
     progress = _Progress()
     try:
         with summary_on_interrupt(progress.interrupted):
@@ -121,7 +122,7 @@ class _Progress:
         """Say what is kept."""
         known = f" (known issue {state.target.issue})" if state.target.issue else ""
         click.echo(f"keeps {state.target.bucket} [{state.target.digest}]{known}")
-        self._shown = state
+        self._shown, self._printed = state, time.monotonic()
 
     def update(self, state: State) -> None:
         """Show a smaller case; of others only that time goes by."""
@@ -141,7 +142,8 @@ class _Progress:
     def _estimate(self, state: State) -> str:
         assert self.reduction is not None
         remaining = self.reduction.remaining
-        seconds = remaining * state.seconds / state.executions
+        spent, first = state.seconds - state.history[0].seconds, state.history[0].executions
+        seconds = remaining * spent / max(state.executions - first, 1)
         return (
             f"nothing smaller yet; at most {plural(remaining, 'execution')} more in this round, about {seconds:.0f} s"
         )

@@ -90,7 +90,7 @@ def run(
     if len(cases) > 1:
         click.echo(_summary(done, len(cases)))
     if report_dir is not None:
-        _report(report_dir, done, environment, reverts, expect_bucket)
+        _report(report_dir, list(zip(files, done, strict=True)), environment, reverts, expect_bucket)
     raise click.exceptions.Exit(_exit_code(done, expect_bucket))
 
 
@@ -150,17 +150,24 @@ def _exit_code(done: Sequence[Judgement], expect_bucket: str | None) -> ExitCode
 
 def _report(
     directory: Path,
-    done: list[Judgement],
+    done: list[tuple[Path, Judgement]],
     environment: Environment,
     reverts: tuple[str, ...],
     expect_bucket: str | None,
 ) -> None:
     from harness.locate import locate
-    from harness.report.folder import subjects, write_report
+    from harness.report.folder import Written, subjects, write_report
+    from harness.report.shrinking import history
 
-    for subject in subjects(done, expect_bucket):
-        with reverted(reverts):
-            where = locate(subject.judgement.verdict, subject.finding)
-        written = write_report(directory, subject, environment, reverts, where)
-        shows = written.trial.complaint or "its program shows the bug"
-        click.echo(f"report: {written.folder / 'report.html'} ({shows})")
+    chosen = subjects([judgement for _, judgement in done], expect_bucket)
+    files = {id(judgement): path for path, judgement in done}
+    written: list[Written] = []
+    with summary_on_interrupt(lambda: [f"{len(written)} of {plural(len(chosen), 'report')}"]):
+        for subject in chosen:
+            finding = subject.finding
+            with reverted(reverts):
+                where = locate(subject.judgement.verdict, finding)
+            shrunk = history(files[id(subject.judgement)], str(finding.bucket))
+            written.append(write_report(directory, subject, environment, reverts, where, shrunk))
+            shows = written[-1].trial.complaint or "its program shows the bug"
+            click.echo(f"report: {written[-1].folder / 'report.html'} ({shows})")

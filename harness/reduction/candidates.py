@@ -152,11 +152,12 @@ def one_width(raw: Raw) -> Iterator[tuple[Position, Raw]]:
 
 
 def smaller_integers(raw: Raw) -> Iterator[tuple[Position, Raw]]:
-    """One number smaller: a small one, or half of it."""
+    """One number smaller: a small one, or half of it. Widths stay at that of the input: equal ones read best."""
     places = [(owner, key) for owner in _containers(raw) for key in _keys(owner) if _is_integer(owner, key)]
     for number, (owner, key) in enumerate(places):
         value = owner[key]
-        smaller = sorted({small for small in (*SMALL_INTEGERS, value // 2) if small < value})
+        least = PLAIN_WIDTH if key == "out_features" else 0
+        smaller = sorted({small for small in (*SMALL_INTEGERS, value // 2) if least <= small < value})
         for index, new in enumerate(smaller):
             changed = _copy(raw)
             targets = [(one, name) for one in _containers(changed) for name in _keys(one) if _is_integer(one, name)]

@@ -43,7 +43,7 @@ class Target(Data, frozen=True, kw_only=True):
 
     def is_in(self, outcome: Outcome) -> bool:
         """Whether a case with this outcome shows it."""
-        return Found(self.bucket, self.issue) in outcome.found
+        return Found(bucket=self.bucket, issue=self.issue) in outcome.found
 
 
 class Size(Data, frozen=True, kw_only=True):
@@ -99,26 +99,23 @@ def begin(workers: Workers, case: Case, bucket: str | None, reverts: Sequence[st
     Raises ``NothingToReduceError``.
     """
     started = time.monotonic()
-    outcomes = {}
-    for thorough in (True, False):
-        workers.submit(Job(case, thorough))
-        ((_, outcomes[thorough]),) = workers.wait()
-    whole = outcomes[True]
-    if whole.refusal or whole.error:
-        raise NothingToReduceError(whole.refusal or whole.error)
-    found = [one for one in whole.found if bucket in (None, one.bucket, one.digest)]
-    if not found:
-        others = ", ".join(f"{one.bucket} [{one.digest}]" for one in whole.found) or "nothing"
-        expected = "a finding" if bucket is None else f"bucket {bucket}"
-        raise NothingToReduceError(
-            f"it does not show {expected}, but {others}. Name the fixes that were undone when it was found (--revert)."
-        )
-    target = Target(bucket=found[0].bucket, issue=found[0].issue)
-    # The first findings are seen early, without further steps and without the reference.
-    target = replace(target, thorough=not target.is_in(outcomes[False]))
-    state = State(case=case.id, reverts=tuple(reverts), target=target, best=case, tried={case.id: True})
-    state = replace(state, seconds=time.monotonic() - started)
-    return replace(state, history=(size(state),))
+    # The first findings are seen early, without further steps and without the reference: the fuzz suite sees no others.
+    for thorough in (False, True):
+        workers.submit(Job(case=case, thorough=thorough))
+        ((_, outcome),) = workers.wait()
+        if outcome.refusal or outcome.error:
+            raise NothingToReduceError(outcome.refusal or outcome.error)
+        for found in outcome.found:
+            if bucket in (found.bucket, found.digest) or (bucket is None and (thorough or found.issue is None)):
+                target = Target(bucket=found.bucket, issue=found.issue, thorough=thorough)
+                state = State(case=case.id, reverts=tuple(reverts), target=target, best=case, tried={case.id: True})
+                state = replace(state, seconds=time.monotonic() - started)
+                return replace(state, history=(size(state),))
+    others = ", ".join(f"{one.bucket} [{one.digest}]" for one in outcome.found) or "nothing"
+    expected = "a finding" if bucket is None else f"bucket {bucket}"
+    raise NothingToReduceError(
+        f"it does not show {expected}, but {others}. Name the fixes that were undone when it was found (--revert)."
+    )
 
 
 def size(state: State) -> Size:
@@ -220,7 +217,7 @@ class Reduction:
         running = [job.case for job in self._workers.jobs]
         new = [case for case in dict.fromkeys(waiting) if case not in running]
         for case in new[: self._workers.idle]:
-            self._workers.submit(Job(case, self.state.target.thorough))
+            self._workers.submit(Job(case=case, thorough=self.state.target.thorough))
         for job, outcome in self._workers.wait():
             if outcome.refusal:
                 raise NothingToReduceError(outcome.refusal)

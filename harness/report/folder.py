@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Sequence
+import re
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ from harness.report import plots
 from harness.report.listings import listings
 from harness.report.measures import measures, state_series
 from harness.report.program import doubt, program_source, sentence
+from harness.report.shrinking import History
 from harness.report.templates import render
 from harness.report.trial import Trial, run_program
 
@@ -84,24 +89,38 @@ def write_report(
     environment: Environment,
     reverts: tuple[str, ...],
     where: Sequence[str] = (),
+    history: History | None = None,
 ) -> Written:
     """Write the folder of a bucket below ``directory``; the program is run before the reports are written.
 
-    ``where`` is what ``harness.locate`` says about the place, a line each.
+    ``where`` is what ``harness.locate`` says about the place, a line each, ``history`` how the case shrank.
     """
     finding, verdict = subject.finding, subject.judgement.verdict
-    folder = directory / finding.bucket.digest
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "case.json", pretty_json(verdict.case))
-    program = program_source(verdict, finding, dict(environment.versions), reverts)
-    write_atomically(folder / "repro.py", program)
-    trial = run_program(folder / "repro.py", finding)
-    if trial.complaint is None:
-        trial = replace(trial, complaint=doubt(verdict, finding))
-    context = _context(subject, environment, reverts, program, trial) | {"where": where}
-    write_atomically(folder / "report.md", render("report.md.j2", **context))
-    write_atomically(folder / "report.html", page(subject, context))
-    return Written(folder, finding, trial)
+    with _whole(directory / finding.bucket.digest) as folder:
+        write_atomically(folder / "case.json", pretty_json(verdict.case))
+        program = program_source(verdict, finding, dict(environment.versions), reverts)
+        write_atomically(folder / "repro.py", program)
+        trial = run_program(folder / "repro.py", finding)
+        trial = replace(trial, output=without_local_paths(trial.output))
+        if trial.complaint is None:
+            trial = replace(trial, complaint=doubt(verdict, finding))
+        context = _context(subject, environment, reverts, program, trial) | {"where": where, "history": history}
+        write_atomically(folder / "report.md", render("report.md.j2", **context))
+        write_atomically(folder / "report.html", page(subject, context))
+    return Written(directory / finding.bucket.digest, finding, trial)
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of ``folder`` at the end; an interrupt leaves the old one, or none."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+        new, old = Path(temporary) / "new", Path(temporary) / "old"
+        new.mkdir()
+        yield new
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
 
 
 def page(subject: Subject, context: dict[str, Any]) -> str:
@@ -117,6 +136,7 @@ def page(subject: Subject, context: dict[str, Any]) -> str:
         "states_left_out": max(0, len(series) - plots.MAX_SERIES),
         "reason": _reason(subject),
         "infinity": math.inf,
+        "shrinking": None if context["history"] is None else plots.shrink_plot(context["history"]),
     }
     text = ""
     for lines in TRACE_LINES:
@@ -147,7 +167,7 @@ def _context(
         "title": sentence(finding),
         "expected": finding.promise,
         "seen": seen(finding),
-        "message": _shortened(finding.message),
+        "message": _shortened(without_local_paths(finding.message)),
         "finding": finding,
         "case": case,
         "case_json": pretty_json(case),
@@ -165,6 +185,18 @@ def _context(
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
+
+
+OWN = Path(__file__).parents[2]
+STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
+
+
+def without_local_paths(text: str) -> str:
+    """A traceback with files as others have them: below site-packages, the standard library or tefuzz."""
+    text = re.sub(r'File "[^"]*/(?:site|dist)-packages/', 'File "', text)
+    for directory, name in ((str(OWN), ""), (STANDARD_LIBRARY, "python3/")):
+        text = text.replace(f'File "{directory}/', f'File "{name}')
+    return re.sub(r'File "[^"]*/repro.py"', 'File "repro.py"', text)
 
 
 def _shortened(message: str) -> str:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from harness.case import AnyLayer, Case, describe, output_width
 from harness.report.measures import Measure, StateSeries
+from harness.report.shrinking import History
 
 MAX_ROWS = 40
 """Rows of the plot of errors."""
@@ -118,6 +119,36 @@ def _panel(
         radius = "3" if side == 0 else "5"
         parts += [element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=radius, class_=class_) for x, y in points]
     return parts
+
+
+def shrink_plot(history: History) -> Markup:
+    """The smallest case so far over the executions, in bytes of JSON, with its layers and steps."""
+    width, height, left = 700.0, 150.0, 54.0
+    last, largest = max(history.executions, 2), max(one.size for one in history.sizes)
+
+    def at(execution: int, size: int) -> tuple[float, float]:
+        return left + (width - left - 10) * (execution - 1) / (last - 1), 10 + (height - 40) * (1 - size / largest)
+
+    points: list[tuple[float, float]] = []
+    for one in history.sizes:
+        x, y = at(one.execution, one.size)
+        points += [(x, points[-1][1])] if points else []
+        points.append((x, y))
+    points.append((at(last, 0)[0], points[-1][1]))
+    bottom = height - 30
+    parts = [
+        _line(left, bottom, width - 10, bottom, "grid"),
+        _text(left - 6, 16, f"{largest} bytes", "tick", "end"),
+        _text(left - 6, bottom, "0", "tick", "end"),
+        _text(left, height - 12, "execution 1", "tick"),
+        _text(width - 10, height - 12, f"execution {history.executions}", "tick", "end"),
+        element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_="ours"),
+    ]
+    for one in history.sizes:
+        x, y = at(one.execution, one.size)
+        title = element("title", f"execution {one.execution}: {one.layers} layers, {one.steps} steps: {one.model}")
+        parts.append(element("circle", title, cx=f"{x:.1f}", cy=f"{y:.1f}", r="3.5", class_="ours"))
+    return _svg(width, height, "size of the smallest case over the executions", parts)
 
 
 def model_picture(case: Case, guilty: frozenset[str]) -> Markup:

@@ -43,8 +43,8 @@ def equal_linears_after_evaluation(case: Case) -> Outcome:
     modes = [step.mode for step in case.steps]
     evaluated = "eval" in modes and "train" in modes[modes.index("eval") :]
     if len(linears) > len(set(linears)) and evaluated:
-        return Outcome((Found(BUCKET, None),))
-    return Outcome((Found(BUCKET, "known"),)) if linears else Outcome()
+        return Outcome(found=(Found(bucket=BUCKET),))
+    return Outcome(found=(Found(bucket=BUCKET, issue="known"),)) if linears else Outcome()
 
 
 class Inline:
@@ -127,7 +127,7 @@ def test_what_needs_whole_runs_gets_them() -> None:
     ("outcome", "bucket", "message"),
     [
         (Outcome(), None, "does not show a finding, but nothing. Name the fixes"),
-        (Outcome((Found(BUCKET, None),)), "0123456789", f"does not show bucket 0123456789, but {BUCKET} ["),
+        (Outcome(found=(Found(bucket=BUCKET),)), "0123456789", f"does not show bucket 0123456789, but {BUCKET} ["),
         (Outcome(refusal="no CUDA"), None, "no CUDA"),
     ],
 )

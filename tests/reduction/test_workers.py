@@ -6,35 +6,48 @@ from pathlib import Path
 
 import pytest
 
-from harness.case import Case, Dropout, LayerNorm, Linear, RMSNorm, canonical_json, load_case
+from harness.bucket import Bucket
+from harness.case import Case, LayerNorm, Linear, RMSNorm, canonical_json, load_case
+from harness.device import DeviceError
+from harness.isolation import CaseCrashed, IsolatedRunner, IsolationError, Ready, ReportedVerdict, Settings
 from harness.reduction import workers as module
 from harness.reduction.workers import Found, Job, Outcome, Workers
-from tests.cli.support import CASE, tefuzz, write
-from tests.reduction.serving import FOUND, serve
+from tests.cli.support import CASE, ENVIRONMENT, tefuzz, write
 
 
-def test_crashes_and_hangs_are_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # the processes import what they serve
-    linear = Case(layers=(Linear(out_features=64),))
-    workers = Workers(2, serve)
-    try:
-        workers.submit(Job(linear, False))
-        assert workers.wait() == [(Job(linear, False), Outcome((FOUND,)))], "there is time to start"
-        monkeypatch.setattr(module, "HANG_SECONDS", 1.0)
-        for layer, bucket in (
-            (LayerNorm(), "process/crash/SIGSEGV"),
-            (Dropout(), "process/crash/exit status 7"),
-            (RMSNorm(), "process/hang/no verdict within 1 s"),
-        ):
-            job = Job(Case(layers=(layer,)), False)
-            workers.submit(job)
-            assert workers.wait() == [(job, Outcome((Found(bucket, None),)))]
-        monkeypatch.setattr(module, "HANG_SECONDS", 300.0)
-        workers.submit(Job(linear, False))
-        workers.submit(Job(linear, True))
-        assert len(workers.wait() + (workers.wait() if workers.jobs else [])) == 2, "both places have a process"
-    finally:
-        workers.close()
+class Runner(IsolatedRunner):
+    """Runs no case: LayerNorm breaks tefuzz, RMSNorm finds that the process cannot run cases."""
+
+    def ready(self) -> Ready:
+        return Ready(environment=ENVIRONMENT, missing_fixes=())
+
+    def run(self, case: Case, *, thorough: bool = True, seconds: float | None = None) -> ReportedVerdict:
+        if isinstance(case.layers[0], LayerNorm):
+            raise IsolationError("our own bug")
+        if isinstance(case.layers[0], RMSNorm):
+            raise DeviceError("no CUDA")
+        bucket = Bucket("crash", "run", "SIGSEGV", "thunder", "none")
+        return ReportedVerdict(case, (CaseCrashed(case, bucket, "by SIGSEGV"),), None, 0, {}, "")
+
+
+def test_whatever_happens_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IsolatedRunner", Runner)
+    workers = Workers(2, Settings())
+    expected = {
+        Linear(out_features=64): Outcome(found=(Found(bucket="crash/run/SIGSEGV/thunder/none"),)),
+        LayerNorm(): Outcome(error="our own bug"),
+        RMSNorm(): Outcome(refusal="no CUDA"),
+    }
+    outcomes = {}
+    for layer in expected:
+        if not workers.idle:
+            outcomes |= {job.case.layers[0]: outcome for job, outcome in workers.wait()}
+        workers.submit(Job(case=Case(layers=(layer,)), thorough=False))
+    while workers.jobs:
+        outcomes |= {job.case.layers[0]: outcome for job, outcome in workers.wait()}
+    assert outcomes == expected
+    assert workers.idle == workers.count == 2
+    workers.close()
 
 
 def test_a_case_is_reduced_by_processes(tmp_path: Path) -> None:
@@ -61,7 +74,7 @@ def test_the_input_is_not_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", '{"version": 99}'])
 def test_a_state_that_is_of_no_use(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def workers(_count: int, _serve: object) -> Workers:
+    def workers(_count: int, _settings: object) -> Workers:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("harness.commands.reduce.Workers", workers)

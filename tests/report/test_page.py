@@ -15,6 +15,7 @@ activate()
 
 from harness.report import folder, plots  # noqa: E402
 from harness.report.measures import Measure, StateSeries, measures  # noqa: E402
+from harness.report.shrinking import History, Size  # noqa: E402
 from harness.report.templates import code, fenced  # noqa: E402
 from harness.report.trial import Trial  # noqa: E402
 from tests.report.support import judged, parsed  # noqa: E402
@@ -30,14 +31,51 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (subject,) = folder.subjects([judgement])
     monkeypatch.setattr(subject.finding, "message", HOSTILE)
     environment = replace(activate(), device_name=HOSTILE, versions=(("torch", HOSTILE),))
-    return folder.write_report(tmp_path, subject, environment, reverts).folder
+    shrunk = History((Size(1, 9, 2, 500, HOSTILE), Size(7, 1, 1, 100, HOSTILE)), 9, 3.0)
+    return folder.write_report(tmp_path, subject, environment, reverts, [HOSTILE], shrunk).folder
 
 
 def test_all_text_is_escaped(hostile: Path) -> None:
     root = parsed(hostile / "report.html")
     assert [e.tag for e in root.iter() if e.tag in ("script", "img")] == []
     text = "".join(root.itertext())
-    assert text.count(HOSTILE) >= 5
+    assert text.count(HOSTILE) >= 9
+    assert "How the case shrank" in text
+
+
+def test_an_interrupt_leaves_no_half_of_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "run_program", lambda _program, _finding: Trial(1, "", None))
+    judgement, reverts = judged("fuser")
+    (subject,) = folder.subjects([judgement])
+
+    def interrupted(*_arguments: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "page", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            folder.write_report(tmp_path, subject, activate(), reverts)
+    assert list(tmp_path.iterdir()) == []
+    written = folder.write_report(tmp_path, subject, activate(), reverts, ["first"]).folder
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "page", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            folder.write_report(tmp_path, subject, activate(), reverts, ["second"])
+    assert [path.name for path in tmp_path.iterdir()] == [written.name]
+    assert "first" in (written / "report.md").read_text()
+    folder.write_report(tmp_path, subject, activate(), reverts, ["second"])
+    assert "second" in (written / "report.md").read_text(), "a later report takes the place of the first"
+
+
+def test_paths_are_those_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "run_program", lambda program, _finding: Trial(1, f'File "{program}", line 1', None))
+    judgement, reverts = judged("fuser")
+    (subject,) = folder.subjects([judgement])
+    text = (folder.write_report(tmp_path, subject, activate(), reverts).folder / "report.md").read_text()
+    assert 'File "transformer_engine/pytorch/ops/fuser.py", line' in text
+    assert 'File "harness/subjects/base.py", line' in text
+    assert 'File "repro.py", line 1' in text
+    assert 'File "/' not in text
 
 
 def test_a_program_that_shows_nothing_is_said_first(hostile: Path) -> None:
