@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.corpus import REGRESSIONS, case_files, load_regression, parse_regression
+from harness.corpus import CORPUS, HABITS, REGRESSIONS, case_files, load_regression, parse_regression, regression_json
 from harness.device import activate
 from harness.fixes import FIXES, reverted
 from harness.judge import Judge
@@ -31,9 +31,23 @@ def test_silent_with_the_fix_and_failing_without(path: Path, judge: Judge) -> No
 
 
 def test_each_file_says_why_and_no_case_is_there_twice() -> None:
-    entries = [load_regression(path) for path in FILES]
+    entries = [load_regression(path) for path in (*FILES, *case_files([HABITS]))]
     assert all(entry.why for entry in entries)
-    assert len({entry.case.id for entry in entries}) == len(entries)
+    cases = [load_regression(path).case.id for path in case_files([CORPUS])]
+    assert len(set(cases)) == len(cases)
+
+
+def test_habits_are_many_and_written_for_readers() -> None:
+    """``tests/corpus/test_replay.py`` replays them: they pass, or are known issues."""
+    entries = {path: load_regression(path) for path in case_files([HABITS])}
+    assert len(entries) >= 40
+    for path, entry in entries.items():
+        assert path.read_text() == regression_json(entry), "as tefuzz would write it, so that diffs stay small"
+        assert (entry.revert, entry.bucket) == (None, None)
+        assert entry.why.endswith(".")
+        assert entry.case.input.features <= 64, "a replay has to stay cheap"
+    executors = [entry.case.jit.executor if entry.case.jit else "fuser" for entry in entries.values()]
+    assert set(executors) == {"transformer_engine", "transformer_engine_v1", "torch", "fuser"}
 
 
 def test_every_fix_has_a_regression() -> None:
