@@ -1,4 +1,4 @@
-"""``tefuzz bisect``: which fix decides a finding, and where it begins."""
+"""``tefuzz bisect``: which fix or release decides a finding, and where it begins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.case import Case, describe
+from harness.commands.bisect_versions import bisect_versions, parse_versions
 from harness.commands.common import (
+    BadInput,
     ExitCode,
     bucket_id,
     device_option,
@@ -18,6 +20,7 @@ from harness.commands.common import (
 )
 from harness.corpus import load_regression
 from harness.device import DeviceChoice
+from harness.environments import Environments
 from harness.fixes import reverted
 from harness.judge import Judge
 
@@ -32,25 +35,47 @@ if TYPE_CHECKING:
 @click.option(
     "--bucket", metavar="ID", callback=bucket_id, help="The finding to follow. Default: the strongest one of the case."
 )
-def bisect(file: Path, reverts: tuple[str, ...], device: DeviceChoice, bucket: str | None) -> None:
+@click.option(
+    "--versions",
+    metavar="PACKAGE=FROM..TO",
+    callback=parse_versions,
+    help="Find the release of transformer-engine or lightning-thunder in which the case changed its verdict.",
+)
+def bisect(
+    file: Path,
+    reverts: tuple[str, ...],
+    device: DeviceChoice,
+    bucket: str | None,
+    versions: tuple[str, str] | None,
+) -> None:
     """Say which fix decides whether CASE.json shows a bug, and where that begins.
 
     The case is run as installed, with each fix undone, and with the fixes undone that --revert names. Then it is run
     once more with the value of each layer as a further output, and in float64: which trace is wrong, which value or
     FP8 state differs first, and which side is further from the truth?
 
+    With --versions the case is run with other releases instead, which get environments below .tefuzz/environments; they
+    are kept. PACKAGE=A,B,C names the releases one by one. pip takes its usual settings (PIP_INDEX_URL and so on).
+
     \b
     Examples:
       tefuzz bisect corpus/regressions/caching.json
       tefuzz bisect .tefuzz/runs/*/failures/0a1b2c3d4e.json --revert caching
 
+      tefuzz bisect --versions transformer-engine=2.9.0..2.20.2 CASE.json
+      tefuzz bisect --versions lightning-thunder=0.2.4,0.2.6 corpus/regressions/remat.json
+
     \b
     Exit codes:
-      0  nothing was found, with no fix undone
-      1  something was found
+      0  nothing was found, with no fix undone; with --versions: the verdict is the same at both ends
+      1  something was found; with --versions: the release in which the verdict changed
       2  bad input: nothing was run
       3  an error of tefuzz itself
     """
+    if versions is not None:
+        if reverts:
+            raise BadInput("--versions runs releases as they are: leave out --revert.")
+        bisect_versions(file, *versions, device, bucket, Environments())
     case = load_regression(file).case
     judge = Judge.of(start(device))
     click.echo(f"{file}: {describe(case.layers, case.input.features)}")
