@@ -21,6 +21,7 @@ from harness.commands.common import (
 from harness.corpus import case_files
 from harness.device import DeviceChoice
 from harness.fixes import reverted
+from harness.isolation import Settings
 from harness.judge import Judge
 from harness.replay import (
     DEFAULT_RECORDS,
@@ -120,7 +121,7 @@ def replay(
         for result in done:
             click.echo(_line(result))
     with summary_on_interrupt(lambda: [_summary(done, len(work)), "To go on: the same command with --resume"]):
-        for kept, result in _replayed(todo, judge, device, reverts, processes):
+        for kept, result in _replayed(todo, judge, Settings(device=device, reverts=reverts), processes):
             kept_records.append(kept, result)
             done.append(result)
             click.echo(f"[{len(done)}/{len(work)}] {_line(result)}")
@@ -137,14 +138,14 @@ def _processes(value: str) -> int:
 
 
 def _replayed(
-    todo: Sequence[Kept], judge: Judge, device: DeviceChoice, reverts: Sequence[str], processes: int
+    todo: Sequence[Kept], judge: Judge, settings: Settings, processes: int
 ) -> Iterator[tuple[Kept, Replayed]]:
     if processes:
-        yield from replay_in_processes(todo, processes, device, reverts)
+        yield from replay_in_processes(todo, processes, settings)
         return
-    with reverted(reverts):
+    with reverted(settings.reverts):
         for kept in todo:
-            yield kept, replay_kept(judge, kept, reverts)
+            yield kept, replay_kept(judge, kept, settings.reverts)
 
 
 def _line(result: Replayed) -> str:

@@ -1,60 +1,44 @@
-"""Replaying in processes: one that crashes, hangs or ends is an outcome, and the others go on."""
+"""Replaying in child processes: what a case does to one is a finding, and the others go on."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness import replay_processes
-from harness.replay import Kept, Outcome, Replayed
+from harness.device import DeviceError
+from harness.isolation import Settings
+from harness.replay import Kept, Outcome
 from harness.replay_processes import replay_in_processes
-from tests.corpus import replaying_process
+from tests.cli.support import write
 
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _light_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT)  # where a process finds the module of its function
-    monkeypatch.setattr(replay_processes, "_work", replaying_process.work)
+FAULTS = Path(__file__).parents[1] / "isolation" / "faults"
+CASE: dict[str, Any] = {"schema": 1, "jit": {"executor": "torch"}, "precision": {"recipe": None}}
 
 
-def replayed(*names: str, processes: int = 2, hang_seconds: float = 60) -> dict[str, Replayed]:
-    planned = [Kept(Path(name)) for name in names]
-    return {kept.name: result for kept, result in replay_in_processes(planned, processes, "cpu", (), hang_seconds)}
+def test_a_crash_is_a_finding_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(FAULTS))
+    monkeypatch.setenv("TEFUZZ_TEST_FAULT", "segfault")
+    files = {
+        "crash": CASE | {"layers": [{"layer": "layer_norm"}]},
+        "broken": "{",
+        "good": CASE | {"layers": [{"layer": "activation"}]},
+    }
+    work = [Kept(write(tmp_path / f"{name}.json", content)) for name, content in files.items()]
+    done = list(replay_in_processes(work, 1, Settings(device="cpu")))
+    assert [kept for kept, _ in done] == work
+    crash, broken, good = (result for _, result in done)
+    assert crash.outcome is Outcome.FAILED
+    assert crash.detail.startswith("crash/run/SIGSEGV")
+    assert broken.outcome is Outcome.ERROR
+    assert good.outcome is Outcome.PASSED
 
 
-def test_a_process_is_used_again() -> None:
-    done = replayed("a", "b", "c", processes=1)
-    assert [result.outcome for result in done.values()] == [Outcome.PASSED] * 3
-    assert len({result.detail for result in done.values()}) == 1
-
-
-def test_crashes_are_findings_and_the_others_go_on() -> None:
-    done = replayed("a", "segfault", "b", "exit", "c", "d")
-    assert done["segfault"] == Replayed("segfault", Outcome.FAILED, "crash: its process was ended by SIGSEGV")
-    assert done["exit"] == Replayed("exit", Outcome.FAILED, "crash: its process ended with status 7")
-    assert {done[name].outcome for name in "abcd"} == {Outcome.PASSED}
-
-
-def test_a_hang_is_a_finding() -> None:
-    done = replayed("hang", "a", hang_seconds=8, processes=1)
-    assert done["hang"].outcome is Outcome.FAILED
-    assert done["hang"].detail.startswith("hang: no answer after ")
-    assert done["a"].outcome is Outcome.PASSED
-
-
-def test_a_process_that_cannot_start_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_processes, "_work", replaying_process.does_not_start)
-    with pytest.raises(RuntimeError, match="a process of the replay ended with status 1 before it could replay"):
-        replayed("a")
-
-
-def test_no_process_outlives_the_replay() -> None:
-    results = replay_in_processes([Kept(Path("a")), Kept(Path("hang"))], 2, "cpu", ())
-    _, first = next(results)
-    results.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(first.detail), 0)
+def test_a_device_that_is_not_there_is_no_outcome(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    kept = Kept(write(tmp_path / "case.json", CASE | {"layers": [{"layer": "activation"}]}))
+    with pytest.raises(DeviceError, match="torch sees no CUDA device"):
+        list(replay_in_processes([kept], 1, Settings(device="cuda")))
