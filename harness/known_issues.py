@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from harness.case import Case, CaseError, Data
+from harness.device import SUBJECTS
 from harness.features import features
 
 if TYPE_CHECKING:
     from harness.bucket import Bucket
 
 DEFAULT_FILE = Path(__file__).parent.parent / "corpus" / "known_issues.toml"
+
+ANY_CHECK = "a check that is not there"
+"""No pattern may match this: one that did would hide findings of every kind."""
 
 
 class BucketPattern(Data, frozen=True, kw_only=True):
@@ -48,12 +54,20 @@ class KnownIssue(Data, frozen=True, kw_only=True):
     """Features (``harness.features``) that a case must have for the issue to apply."""
 
     def __post_init__(self) -> None:
+        if not self.url.startswith(("https://", "http://", "docs/")):
+            raise ValueError(f"issue {self.id!r}: url {self.url!r} is neither a URL nor a document below docs/")
         for field in ("check", "stage", "where", "subject"):
             try:
                 re.compile(getattr(self.bucket, field))
             except re.error as error:
                 raise ValueError(f"issue {self.id!r}: bucket.{field} is no regular expression: {error}") from error
+        if re.fullmatch(self.bucket.check, ANY_CHECK):
+            raise ValueError(
+                f"issue {self.id!r}: bucket.check = {self.bucket.check!r} would hide whatever is found: name the checks"
+            )
         for package, specifier in self.versions.items():
+            if canonicalize_name(package) not in map(canonicalize_name, SUBJECTS):
+                raise ValueError(f"issue {self.id!r}: versions name {package!r}; known are {', '.join(SUBJECTS)}")
             try:
                 SpecifierSet(specifier)
             except InvalidSpecifier as error:
@@ -61,9 +75,11 @@ class KnownIssue(Data, frozen=True, kw_only=True):
 
     def applies_to_versions(self, installed: dict[str, str]) -> bool:
         """Whether the issue claims these versions."""
+        present = {canonicalize_name(package): version for package, version in installed.items()}
+        claimed = {canonicalize_name(package): SpecifierSet(text) for package, text in self.versions.items()}
         return all(
-            package in installed and SpecifierSet(specifier).contains(installed[package], prereleases=True)
-            for package, specifier in self.versions.items()
+            package in present and specifier.contains(present[package], prereleases=True)
+            for package, specifier in claimed.items()
         )
 
     def explains(self, case: Case, bucket: Bucket) -> bool:
@@ -79,6 +95,11 @@ class KnownIssues(Data, frozen=True, kw_only=True):
     """The content of a file of known issues."""
 
     issue: tuple[KnownIssue, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, times in Counter(issue.id for issue in self.issue).items():
+            if times > 1:
+                raise ValueError(f"issue {name!r} is there {times} times: give each an id of its own")
 
     def explaining(self, case: Case, bucket: Bucket, installed: dict[str, str]) -> KnownIssue | None:
         """The first issue that explains a finding, if any does."""

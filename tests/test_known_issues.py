@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.case import Case, CaseError, Checkpoint, Linear
+from harness.case import Case, CaseError, Checkpoint, Linear, load_case
 from harness.checks.base import Bucket
 from harness.features import features
-from harness.known_issues import KnownIssues, load_known_issues
+from harness.isolation import PROCESS_FINDINGS
+from harness.known_issues import DEFAULT_FILE, KnownIssues, load_known_issues
 
 LINEAR = Linear(out_features=64)
 CASE = Case(layers=(Checkpoint(body=(LINEAR,)),))
@@ -78,6 +79,22 @@ def test_other_cases_and_versions_are_not_hidden(tmp_path: Path) -> None:
     assert known.explaining(CASE, BUCKET, {"torch": "2.13.0"}) is None, "a package that is not there has no version"
 
 
+def test_the_name_of_a_package_has_several_spellings(tmp_path: Path) -> None:
+    underscore = issues(tmp_path, ISSUE.replace("lightning-thunder", "Lightning_Thunder"))
+    assert underscore.explaining(CASE, BUCKET, INSTALLED) is not None
+
+
+def test_no_issue_of_the_file_hides_what_it_does_not_name() -> None:
+    """A crash, a hang or a name computed twice is never what one of these issues looks like."""
+    others = (*PROCESS_FINDINGS, "name computed twice", "used after deletion", "not deterministic", "no such check")
+    for issue in load_known_issues().issue:
+        case = load_case(DEFAULT_FILE.parent / issue.case)
+        assert set(issue.features) <= features(case), f"{issue.id}: its case lacks what it names"
+        for check in others:
+            bucket = Bucket(check, "train", "somewhere", "thunder with TE v2", "DelayedScaling")
+            assert not issue.explains(case, bucket), f"{issue.id} hides {check}"
+
+
 def test_the_first_issue_that_explains_is_taken(tmp_path: Path) -> None:
     second = ISSUE.replace('id = "one"', 'id = "two"')
     first = ISSUE.replace("Linear.*", "RMSNorm.*")
@@ -96,6 +113,13 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
     assert "issue 'one': bucket.check is no regular expression" in message
     message = refusal(tmp_path, ISSUE.replace(">=0.2.4,<0.2.7", "0.2.x"))
     assert "issue 'one': versions.lightning-thunder = '0.2.x' is no specifier" in message
+    message = refusal(tmp_path, ISSUE.replace('"gradient|output"', '".*"'))
+    assert "issue 'one': bucket.check = '.*' would hide whatever is found: name the checks" in message
+    message = refusal(tmp_path, ISSUE.replace("lightning-thunder", "lightning-thundr"))
+    assert "versions name 'lightning-thundr'; known are transformer_engine, lightning-thunder, torch" in message
+    message = refusal(tmp_path, ISSUE.replace("https://example.org/1", "example.org"))
+    assert "url 'example.org' is neither a URL nor a document below docs/" in message
+    assert "issue 'one' is there 2 times" in refusal(tmp_path, ISSUE + ISSUE)
     with pytest.raises(CaseError, match=r"absent\.toml: cannot be read \(No such file"):
         load_known_issues(tmp_path / "absent.toml")
     (tmp_path / "latin.toml").write_bytes(b"# \xe4")

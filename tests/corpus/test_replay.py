@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from harness.commands import replay
+from harness import run
+from harness.case import Case
+from harness.commands import replay as command
 from harness.corpus import REGRESSIONS
 from harness.device import activate
 from harness.fixes import reverted
 from harness.judge import Judge
 from harness.known_issues import DEFAULT_FILE, BucketPattern, KnownIssue, KnownIssues
 from harness.replay import Kept, Outcome, Records, Replayed, plan, replay_file, replay_issue
-from tests.cli.support import CASE, ENVIRONMENT, tefuzz, write
+from tests.cli.support import CASE, ENVIRONMENT, Invented, tefuzz, write
 
 FUSER: dict[str, Any] = json.loads((REGRESSIONS / "fuser.json").read_text())
 HIDDEN = DEFAULT_FILE.parent / "known" / "te-ops-parameters-hidden-from-start.json"
+SHOWN = "output requires grad|gradient missing|fp8 amax history|fp8 scale"
 NO_PARAMETERS = FUSER["case"] | {"layers": [{"layer": "activation"}]}
 """A case that the fuser's bug cannot touch."""
 
@@ -35,7 +39,7 @@ def judge() -> Judge:
 
 def issue(case: Path, check: str) -> KnownIssue:
     return KnownIssue(
-        id="i", title="t", url="u", versions={"torch": ">=2"}, case=str(case), bucket=BucketPattern(check=check)
+        id="i", title="t", url="docs/u", versions={"torch": ">=2"}, case=str(case), bucket=BucketPattern(check=check)
     )
 
 
@@ -66,18 +70,34 @@ def test_blindness_for_a_reverted_fix_is_said(judge: Judge, tmp_path: Path) -> N
 
 
 def test_outcomes_of_known_issues(judge: Judge, tmp_path: Path) -> None:
-    known = issue(HIDDEN, ".*")
+    known = issue(HIDDEN, SHOWN)
     assert replay_issue(knowing(judge, known), known).outcome is Outcome.KNOWN
-    clean = issue(write(tmp_path / "clean.json", NO_PARAMETERS), ".*")
+    clean = issue(write(tmp_path / "clean.json", NO_PARAMETERS), SHOWN)
     drifted = replay_issue(knowing(judge, clean), clean)
     assert drifted.outcome is Outcome.DRIFTED
     assert "it claims torch >=2" in drifted.detail
     # It fails, but not as the issue says.
-    foreign = issue(HIDDEN, "output")
+    foreign = msgspec.structs.replace(issue(HIDDEN, "output"), id="foreign")
     assert replay_issue(knowing(judge, foreign), foreign).outcome is Outcome.FAILED
     assert replay_issue(knowing(judge, foreign, known), foreign).outcome is Outcome.DRIFTED
-    missing = issue(tmp_path / "missing.json", ".*")
+    missing = issue(tmp_path / "missing.json", SHOWN)
     assert replay_issue(knowing(judge, missing), missing).outcome is Outcome.ERROR
+
+
+def test_a_known_issue_does_not_hide_another_finding_of_its_case(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = issue(HIDDEN, SHOWN)
+    real = run.run_case
+
+    def with_another(case: Case, *, thorough: bool) -> run.Verdict:
+        verdict = real(case, thorough=thorough)
+        other = Invented(verdict.run, "something else is wrong too", stage="train", where="output")
+        return replace(verdict, findings=(*verdict.findings, other))
+
+    monkeypatch.setattr(run, "run_case", with_another)
+    both = replay_issue(knowing(judge, known), known)
+    assert both.outcome is Outcome.FAILED
+    assert "something else is wrong too" in both.detail
+    assert replay_file(knowing(judge, known), HIDDEN).outcome is Outcome.FAILED
 
 
 def test_a_crash_of_the_harness_is_an_outcome(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,21 +157,21 @@ def test_an_interrupted_replay_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
         return Replayed(kept.name, Outcome.FAILED if kept.path.stem == "a" else Outcome.PASSED)
 
     interrupted: list[bool] = []
-    monkeypatch.setattr(replay, "start", lambda _device: ENVIRONMENT)
-    monkeypatch.setattr(replay, "replay_kept", said)
+    monkeypatch.setattr(command, "start", lambda _device: ENVIRONMENT)
+    monkeypatch.setattr(command, "replay_kept", said)
     for name in "abcd":
         write(tmp_path / f"{name}.json", CASE)
-    command = ["replay", tmp_path, *HERE, tmp_path / "records.jsonl"]
-    first = tefuzz(*command)
+    arguments = ["replay", tmp_path, *HERE, tmp_path / "records.jsonl"]
+    first = tefuzz(*arguments)
     assert first.exit_code == 130
     assert first.stdout.endswith("2 of 4 cases: 1 PASSED, 1 FAILED\nTo go on: the same command with --resume\n")
-    second = tefuzz(*command, "--resume")
+    second = tefuzz(*arguments, "--resume")
     assert replayed == ["a", "b", "c", "d"], "nothing is replayed twice"
     assert "2 cases done before" in second.stdout
     assert f"[3/4] PASSED  {tmp_path / 'c.json'}" in second.stdout
     assert second.stdout.endswith("4 cases: 3 PASSED, 1 FAILED\n")
     assert second.exit_code == 1, "what failed before the interruption counts"
-    tefuzz(*command)
+    tefuzz(*arguments)
     assert replayed == [*"abcdabcd"], "without --resume it begins anew"
 
 
@@ -170,8 +190,8 @@ def test_exit_codes(outcomes: str, code: int, tmp_path: Path, monkeypatch: pytes
     def said(_judge: Judge, kept: Kept, _reverts: object) -> Replayed:
         return Replayed(kept.name, Outcome(kept.path.stem), "because\nof this")
 
-    monkeypatch.setattr(replay, "start", lambda _device: ENVIRONMENT)
-    monkeypatch.setattr(replay, "replay_kept", said)
+    monkeypatch.setattr(command, "start", lambda _device: ENVIRONMENT)
+    monkeypatch.setattr(command, "replay_kept", said)
     for outcome in outcomes.split():
         write(tmp_path / f"{outcome}.json", CASE)
     result = tefuzz("replay", tmp_path, *HERE, tmp_path / "records.jsonl")
@@ -182,8 +202,8 @@ def test_exit_codes(outcomes: str, code: int, tmp_path: Path, monkeypatch: pytes
 
 def test_the_middle_of_a_long_detail_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     detail = "\n".join(f"line {number}" for number in range(40))
-    monkeypatch.setattr(replay, "start", lambda _device: ENVIRONMENT)
-    monkeypatch.setattr(replay, "replay_kept", lambda *_: Replayed("x", Outcome.FAILED, detail))
+    monkeypatch.setattr(command, "start", lambda _device: ENVIRONMENT)
+    monkeypatch.setattr(command, "replay_kept", lambda *_: Replayed("x", Outcome.FAILED, detail))
     file = write(tmp_path / "x.json", CASE)
     lines = tefuzz("replay", file, *HERE, tmp_path / "records.jsonl").stdout.splitlines()[2:-1]
     assert lines[0] == "    line 0"
