@@ -56,7 +56,7 @@ class JitProgram(Writer):
         for function in (draw, *functions):
             if function:
                 lines += [*function, "", ""]
-        lines += [*parameter_lines(self.case)]
+        lines += [*parameter_lines(self.case), *self.initial_lines()]
         if self.is_module:
             lines += ["model = Model()"]
             if self.names:
@@ -120,13 +120,18 @@ class JitProgram(Writer):
         contexts = [self.autocast()] if self._uses_autocast else []
         if self.jit.entry == "grad":
             return lines + self.forward_lines(call, contexts)
-        return lines + self.forward_lines(f"y = {self._joined(call)}", contexts) + self.backward_lines()
+        lines += self.forward_lines(f"y = {self._joined(call)}", contexts) + self.backward_lines()
+        return lines + self.optimizer_lines()
+
+    def _loop(self, step: list[str]) -> list[str]:
+        """The steps of a program that has one side."""
+        return self.preparing_lines("parameters", initial=False) + self.steps.loop(step)
 
     def _examined(self, look: Examination) -> list[str]:
         for line in look.imports:
             (self.imports.subjects if "thunder" in line else self.imports.standard).add(line)
         functions = look.functions.splitlines()
-        steps = self.steps.loop(self._step())
+        steps = self._loop(self._step())
         recipe = self.recipe_lines() if self._uses_autocast else []
         head = self._definitions(functions) + self._jit_line() + recipe + steps
         return [*head, "", *look.code.splitlines(), *ending(self.finding.promise)]
@@ -135,7 +140,7 @@ class JitProgram(Writer):
         if self.check == "reference exception":
             return self._raising_reference()
         recipe = self.recipe_lines() if self._uses_autocast else []
-        return self._definitions() + self._jit_line() + recipe + self.tried(self.steps.loop(self._step()))
+        return self._definitions() + self._jit_line() + recipe + self.tried(self._loop(self._step()))
 
     def _raising_reference(self) -> list[str]:
         contexts = [self.autocast()] if self._uses_autocast else []
@@ -143,13 +148,14 @@ class JitProgram(Writer):
             self.input_line(),
             *self.forward_lines(f"y = {self._joined('eager(x)')}", contexts),
             *self.backward_lines(),
+            *self.optimizer_lines(),
         ]
         functions = [self._te_linear(), self._alone(), self._eager()]
         return [
             *self._definitions(*functions),
             "linears = {}",
             *self.recipe_lines(),
-            *self.tried(self.steps.loop(lines)),
+            *self.tried(self._loop(lines)),
         ]
 
     def _te_linear(self) -> list[str]:
@@ -178,9 +184,13 @@ class JitProgram(Writer):
             f"    return linears[{key}](x)",
         ]
         if not self._all_claimed:
+            enabled = "torch.is_grad_enabled()"
+            if "fp8" in self.steps.habits:
+                self.imports.subjects.add("from transformer_engine.pytorch.quantization import FP8GlobalStateManager")
+                enabled += " and FP8GlobalStateManager.is_fp8_enabled()"
             lines[2 + len(counted) : 2 + len(counted)] = [
                 "    fits = x[..., 0].numel() % 8 == 0 and weight.shape[0] % 8 == 0 and weight.shape[1] % 16 == 0",
-                "    if not (fits and torch.is_grad_enabled()):  # such a linear is left to torch",
+                f"    if not (fits and {enabled}):  # such a linear is left to torch",
                 "        return nn.functional.linear(x, weight, bias)",
             ]
         return lines
@@ -281,7 +291,8 @@ class JitProgram(Writer):
         """``def run(model)``: outputs and gradients of all steps, with the same data for every model."""
         returns = self.jit.entry != "grad"
         contexts = [self.autocast()] if self._uses_autocast else []
-        step = [self.seed_line, self.input_line(), "for leaf in parameters.values():", "    leaf.grad = None"]
+        step = [self.seed_line, self.input_line(), *self.clearing_lines("parameters")]
+        prepared = self.preparing_lines("parameters", initial=True)
         step += self.forward_lines(f"y = {self._joined('model(x)')}" if returns else "model(x)", contexts)
         step += [self.gradient_seed_line, *self.backward_lines()] if returns else []
         reset = "FP8GlobalStateManager.reset()  # the two sides must not share TE's global state"
@@ -289,7 +300,7 @@ class JitProgram(Writer):
             return [
                 "def run(model, states):",
                 '    """FP8 scales and amax histories after the last step."""',
-                *indented([reset, *self.steps.loop(step)]),
+                *indented([reset, *prepared, *self.steps.loop([*step, *self.optimizer_lines()])]),
                 "    observed = {}",
                 '    for kind, used, found in zip(("forward", "backward"), (2, 1), states()):',
                 "        for index, state in enumerate(found):",
@@ -298,7 +309,7 @@ class JitProgram(Writer):
                 "    return observed",
             ]
         step += self.observing_lines('{"x": x, **parameters}', output=returns)
-        lines = [reset, "observed = {}", *self.steps.loop(step), "return observed"]
+        lines = [reset, "observed = {}", *prepared, *self.steps.loop(step), "return observed"]
         return ["def run(model):", '    """Outputs and gradients of a model, by name."""', *indented(lines)]
 
     def _states_functions(self) -> list[list[str]]:
@@ -363,6 +374,7 @@ class JitProgram(Writer):
             "def run(model, parameters, dtype):",
             '    """Outputs and gradients of a model, by name."""',
             "    observed = {}",
+            *indented(self.preparing_lines("parameters", initial=True)),
             *indented(self.steps.loop(self._step_in_dtype())),
             "    return observed",
         ]
@@ -396,7 +408,7 @@ class JitProgram(Writer):
         x = next(line for line in data if line.startswith("x = "))
         cut = x.index(".requires_grad_(") if ".requires_grad_(" in x else len(x)
         data[data.index(x)] = f"{x[:cut]}.to(dtype){x[cut:]}"
-        body = [*data, "for leaf in parameters.values():", "    leaf.grad = None"]
+        body = [*data, *self.clearing_lines("parameters")]
         call = "model(x)" if self.is_module else f"model(x, {self.all})"
         if self.jit.entry == "grad":
             label = self.steps.label
@@ -404,5 +416,5 @@ class JitProgram(Writer):
             body += self.forward_lines(f"gradients = {call}", [])
             return [*body, f'observed |= {{f"{label}gradient of {{name}}": gradient for name, gradient in {pairs}}}']
         body += self.forward_lines(f"y = {self._joined(call)}", [])
-        body += [self.gradient_seed_line, *self.backward_lines("torch.randn(y.shape).to(y)")]
+        body += [self.gradient_seed_line, *self.backward_lines("torch.randn({output}.shape).to({output})")]
         return body + self.observing_lines('{"x": x, **parameters}')

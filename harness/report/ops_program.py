@@ -44,7 +44,9 @@ class PipelineProgram(Writer):
                 lines += [*function, "", ""]
         if self.check in EXCEPTIONS:
             step = [self.seed_line, self.input_line(), *self._forward_and_backward("hidden_parameters(model)")]
-            return [*lines, *self._wrapped_model(), *self.recipe_lines(), *self.tried(self.steps.loop(step))]
+            loop = self.steps.loop([*step, *self.optimizer_lines()])
+            prepared = self.preparing_lines("dict(model.named_parameters())", initial=False)
+            return [*lines, *self._wrapped_model(), *self.recipe_lines(), *prepared, *self.tried(loop)]
         return lines + self._compared()
 
     def _pipeline(self) -> list[str]:
@@ -103,7 +105,7 @@ class PipelineProgram(Writer):
         match self.hiding:
             case "from_start":
                 # Of what forward gives without its parameters nothing may be differentiable.
-                optional = ["if y.requires_grad:", "    y.backward(torch.randn_like(y))"]
+                optional = backward if len(backward) > 1 else ["if y.requires_grad:", *indented(backward)]
                 return [f"with {hiding}:", *indented([*forward, *optional])]
             case "between_forward_and_backward":
                 return [*forward, f"with {hiding}:", *indented(backward)]
@@ -112,7 +114,7 @@ class PipelineProgram(Writer):
 
     def _compared(self) -> list[str]:
         hides = "hidden_parameters" if self.hiding not in ("fsdp", "never") else ""
-        step = [self.seed_line, self.input_line(), "for leaf in leaves.values():", "    leaf.grad = None"]
+        step = [self.seed_line, self.input_line(), *self.clearing_lines("leaves")]
         if hides:
             self.imports.standard.add("from contextlib import nullcontext")
         step += self._forward_and_backward("(hidden_parameters if hides else nullcontext)(model)")
@@ -122,6 +124,7 @@ class PipelineProgram(Writer):
             f"def run({arguments}):",
             '    """Outputs and gradients."""',
             "    observed = {}",
+            *indented(self.preparing_lines("leaves", initial=False)),
             *indented(self.steps.loop(step)),
             "    return observed",
         ]

@@ -12,18 +12,20 @@ from typing import Any
 import msgspec
 
 from harness import build
-from harness.case import Case, Data, Distribution, Fuser, Input, Jit, Precision, Step
+from harness.case import Case, Data, Distribution, ExtraOutput, Fuser, Input, Jit, Precision, Step
 from harness.precision import make_recipe
 from harness.program import parameter_expressions, parameter_slots
 
 INDENT = "    "
 LINE = 118
+HABITS = ("fp8", "gradients", "backward", "optimizer")
+"""Fields of steps that a program has a variable for where it needs one."""
 
 CARRIED_OVER: dict[type[Data], set[str]] = {
     Case: {"schema", "layers", "input", "precision", "steps", "jit", "fuser", "seed"},
-    Input: {"batch", "features", "dtype", "distribution", "requires_grad"},
+    Input: {"batch", "features", "dtype", "distribution", "requires_grad", "layout", "gradient_layout"},
     Precision: {"recipe", "recipe_object"},
-    Step: {"mode", "batch"},
+    Step: {"mode", "batch", "fp8", "gradients", "backward", "optimizer"},
     Jit: {"executor", "cache", "entry", "names"},
     Fuser: {"hide_parameters"},
 }
@@ -40,6 +42,9 @@ def left_out(case: Case) -> list[str]:
         for field in msgspec.structs.fields(part)
         if field.name not in CARRIED_OVER[type(part)] and getattr(part, field.name) != field.default
     ]
+    outputs = sum(isinstance(layer, ExtraOutput) for layer in case.layers) + 1
+    if outputs > 1 and case.input.gradient_layout in ("transposed", "strided"):
+        names.append("Input.gradient_layout")  # programs make one tensor of all outputs
     return list(dict.fromkeys(names))
 
 
@@ -121,8 +126,24 @@ def distribution_source(distribution: Distribution) -> str:
     raise LookupError(f"build.draw_tensor has no case for {distribution!r}")
 
 
+def laid_out(text: str, layout: str) -> str:
+    """The expression ``text`` in another memory layout, as ``build.laid_out`` makes it."""
+    match layout:
+        case "transposed":
+            return f"{text}.mT.contiguous().mT"
+        case "strided":
+            return f"{text}.repeat_interleave(2, dim=-1)[..., ::2]"
+        case _:
+            return text
+
+
 def input_text(case: Case, batch: str) -> str:
     """The expression of a step's input, whose leading dimensions are given as text."""
+    layout = case.input.layout if case.input.batch or case.input.layout == "strided" else "contiguous"
+    return laid_out(_contiguous_input_text(case, batch), layout)
+
+
+def _contiguous_input_text(case: Case, batch: str) -> str:
     shape = f"{batch}{case.input.features}"
     if case.input.distribution == "normal":
         return f"torch.randn({shape}{placement(case)})"
@@ -158,9 +179,20 @@ class Steps:
     """Index of the last step that the program runs."""
 
     @property
+    def habits(self) -> list[str]:
+        """The further fields of steps that are not at their defaults everywhere."""
+        steps = self.case.steps[: self.last + 1]
+        return [name for name in HABITS if any(getattr(step, name) != getattr(Step(), name) for step in steps)]
+
+    @property
+    def defers(self) -> bool:
+        """Whether a backward waits for a later step."""
+        return any(step.deferred for step in self.case.steps[: self.last])
+
+    @property
     def uniform(self) -> bool:
-        """Whether all steps train on one shape."""
-        return all(
+        """Whether all steps train on one shape, and alike."""
+        return not self.habits and all(
             step.mode == "train" and build.step_batch(self.case, index) == build.step_batch(self.case, 0)
             for index, step in enumerate(self.case.steps[: self.last + 1])
         )
@@ -181,17 +213,29 @@ class Steps:
             return body
         head = [f"for step in range({self.last + 1}):"]
         if not self.uniform:
-            rows = ", ".join(
-                f'("{step.mode}", {build.step_batch(self.case, index)!r})'
+            rows = [
+                f'("{step.mode}", {build.step_batch(self.case, index)!r}'
+                + "".join(f", {_quoted(getattr(step, name))}" for name in self.habits)
+                + ")"
                 for index, step in enumerate(self.case.steps[: self.last + 1])
-            )
-            head = [f"for step, (mode, batch) in enumerate([{rows}]):"]
+            ]
+            names = ", ".join(["mode", "batch", *self.habits])
+            line = f"for step, ({names}) in enumerate([{', '.join(rows)}]):"
+            head = [line] if len(line) <= LINE else ["steps = [", *indented([f"{row}," for row in rows]), "]"]
+            if len(line) > LINE:
+                head.append(f"for step, ({names}) in enumerate(steps):")
+        if self.defers:
+            head = ["waiting = []", *head]
         return head + indented(body)
 
     @property
     def several_shapes(self) -> bool:
         """Whether the steps that are run have inputs of several shapes."""
         return len({build.step_batch(self.case, index) for index in range(self.last + 1)}) > 1
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def indented(lines: list[str]) -> list[str]:

@@ -21,6 +21,8 @@ LABEL = 250
 BAR = 520
 BOX = 300
 GAP = 14
+MARK = 112
+"""Room for the words beside a guilty layer."""
 
 
 def element(name: str, content: Any = "", **attributes: Any) -> Markup:
@@ -156,8 +158,8 @@ def model_picture(case: Case, guilty: frozenset[str]) -> Markup:
     parts: list[Markup] = []
     width = case.input.features
     depth = _depth(case.layers)
-    total = BOX + 2 * GAP * depth + 90
-    middle = total / 2 - 40
+    total = BOX + 2 * GAP * depth + MARK
+    middle = (total - MARK + 8) / 2
     shape = ", ".join(map(str, case.input.batch))
     grad = ", requires grad" if case.input.requires_grad else ""
     parts.append(_text(middle, 16, f"input [{shape}, {width}] {case.input.dtype}{grad}", "tick", "middle"))

@@ -5,13 +5,19 @@ from __future__ import annotations
 import builtins
 from dataclasses import dataclass, field
 
-from harness.case import Case
+from harness.case import Case, ExtraOutput
 from harness.checks.base import Finding
 from harness.precision import differentiated
-from harness.report.pieces import Steps, indented, input_text, recipe_text
+from harness.report.pieces import Steps, indented, input_text, laid_out, recipe_text
 
 EXCEPTIONS = ("exception", "reference exception", "different exceptions")
 """Checks whose programs only run the case."""
+
+OPTIMIZERS = {
+    "sgd": "SGD(trained, lr=2**-6, momentum=0.5)",
+    "adamw": "AdamW(trained, lr=2**-6)",
+}
+"""As ``harness.subjects.base.Optimizers`` makes them."""
 
 PART_ALLOWED = 0.05
 """Of the largest value of a tensor, where the two sides of a comparison round differently: FP8 amplifies that."""
@@ -78,7 +84,8 @@ class Writer:
         if self.recipe == "None":
             return "te.fp8_autocast(enabled=False)"
         shared = self.case.precision.recipe_object == "shared"
-        return f"te.fp8_autocast(fp8_recipe={'recipe' if shared else self.recipe})"
+        enabled = "enabled=fp8, " if "fp8" in self.steps.habits else ""
+        return f"te.fp8_autocast({enabled}fp8_recipe={'recipe' if shared else self.recipe})"
 
     def recipe_lines(self) -> list[str]:
         """``recipe = ...`` where one object is shared."""
@@ -104,12 +111,86 @@ class Writer:
             return [call]
         return [f"with {', '.join(contexts)}:", f"    {call}"]
 
-    def backward_lines(self, gradient: str = "torch.randn_like(y)") -> list[str]:
-        """``y.backward(...)`` where there is a backward pass."""
-        line = f"y.backward({gradient})"  # of whatever shape the outputs have
+    def backward_lines(self, gradient: str = "torch.randn_like({output})") -> list[str]:
+        """``y.backward(...)`` where there is a backward pass; ``{output}`` stands for the output."""
+        if "backward" in self.steps.habits:
+            return self._late_backward_lines(gradient)
+        if self.case.input.gradient_layout == "expanded":
+            line = "y.sum().backward()"
+        else:
+            line = f"y.backward({self._gradient(gradient, 'y')})"  # of whatever shape the outputs have
         if self.steps.uniform and differentiated(self.case, 0) and self.check != "output requires grad":
             return [line]
         return ["if y.requires_grad:", f"    {line}"]
+
+    def _gradient(self, gradient: str, output: str) -> str:
+        """The expression of an output gradient, in the memory layout of the case."""
+        text = gradient.format(output=output)
+        if self.case.input.gradient_layout == "expanded":
+            return f"torch.ones_like({output})[..., :1].expand({output}.shape)"
+        outputs = sum(isinstance(layer, ExtraOutput) for layer in self.case.layers) + 1
+        return laid_out(text, self.case.input.gradient_layout) if outputs == 1 else text
+
+    def _late_backward_lines(self, gradient: str) -> list[str]:
+        """Backwards that wait for a later step, or that run twice."""
+        lines = ["order = [(backward, step, y)] if y.requires_grad else []"]
+        if self.steps.defers:
+            lines = [
+                "own = [(backward, step, y)] if y.requires_grad else []",
+                f'now = own if backward in ("now", "twice") or step == {len(self.case.steps) - 1} else []',
+                'order = [late for late in waiting if late[0] == "after_next_forward"] + now',
+                'order += [late for late in waiting if late[0] == "after_next_step"]',
+                "waiting = [] if now else own",
+            ]
+        gradient = self._gradient(gradient, "output")
+        body = ["torch.manual_seed(number + 101)", f"output.backward({gradient})"]
+        if any(step.backward == "twice" for step in self.case.steps):
+            body[-1] = f"output.backward({gradient}, retain_graph=again)"
+            body = ['for again in (True, False) if when == "twice" else (False,):', *indented(body)]
+        lines += ["for when, number, output in order:", *indented(body)]
+        return lines
+
+    def clearing_lines(self, leaves: str) -> list[str]:
+        """What becomes of the gradients of the last step; ``leaves`` is the expression of a dict."""
+        if "gradients" not in self.steps.habits:
+            return [f"for leaf in {leaves}.values():", "    leaf.grad = None"]
+        return [
+            f"for leaf in {leaves}.values():",
+            '    if gradients == "zeroed" and leaf.grad is not None:',
+            "        leaf.grad.zero_()",
+            '    elif gradients == "none":',
+            "        leaf.grad = None",
+        ]
+
+    def preparing_lines(self, leaves: str, *, initial: bool) -> list[str]:
+        """What comes before the first step of a side: optimizers, and leaves as they were before the other side.
+
+        With ``initial`` both sides train the same leaves.
+        """
+        lines = []
+        if not {"gradients", "backward"}.isdisjoint(self.steps.habits):
+            lines += [f"for leaf in {leaves}.values():", "    leaf.grad = None"]
+        if "optimizer" not in self.steps.habits:
+            return lines
+        if initial:
+            lines += ["with torch.no_grad():", f"    for name, leaf in {leaves}.items():"]
+            lines += ["        leaf.copy_(initial[name])  # the other side may have trained them"]
+        used = {step.optimizer for step in self.case.steps} - {"none"}
+        made = ", ".join(f'"{name}": torch.optim.{OPTIMIZERS[name]}' for name in sorted(used))
+        lines += [f"trained = [leaf for leaf in {leaves}.values() if leaf.requires_grad]"]
+        return [*lines, f"optimizers = {{{made}}}"]
+
+    def initial_lines(self) -> list[str]:
+        """``initial = ...``, where ``preparing_lines`` needs it."""
+        if "optimizer" not in self.steps.habits:
+            return []
+        return ["initial = {name: leaf.detach().clone() for name, leaf in parameters.items()}"]
+
+    def optimizer_lines(self) -> list[str]:
+        """The optimizer's step, where the schedule has any."""
+        if "optimizer" not in self.steps.habits:
+            return []
+        return ['if optimizer != "none":', "    optimizers[optimizer].step()"]
 
     @property
     def seed_line(self) -> str:
@@ -163,4 +244,9 @@ class Writer:
         label = self.steps.label
         lines = [f'observed[{"f" if label else ""}"{label}output"] = y.detach()'] if output else []
         pairs = f"for name, leaf in {leaves}.items() if leaf.grad is not None"
-        return [*lines, f'observed |= {{f"{label}gradient of {{name}}": leaf.grad {pairs}}}']
+        grad = "leaf.grad.clone()" if not {"gradients", "backward"}.isdisjoint(self.steps.habits) else "leaf.grad"
+        return [
+            *lines,
+            f'observed |= {{f"{label}gradient of {{name}}": {grad} {pairs}}}',
+            *self.optimizer_lines(),
+        ]

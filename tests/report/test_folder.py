@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from harness.case import (  # noqa: E402
     Activation,
     Case,
     Checkpoint,
+    Fuser,
     GatedActivation,
     Input,
     Jit,
@@ -30,6 +32,7 @@ from harness.checks.base import Run  # noqa: E402
 from harness.checks.outputs import OutputDiffers  # noqa: E402
 from harness.compare import Exact  # noqa: E402
 from harness.report.folder import MAX_BYTES, Written, subjects, write_report  # noqa: E402
+from harness.report.pieces import left_out  # noqa: E402
 from harness.report.program import program_source  # noqa: E402
 from harness.run import Verdict  # noqa: E402
 from harness.subjects.base import Observation  # noqa: E402
@@ -117,12 +120,28 @@ CLEAN_LAYERS = (
 )
 
 
-@pytest.mark.parametrize("jit", [Jit(), Jit(executor="torch", entry="function")], ids=["v2", "torch"])
-def test_a_comparison_sees_nothing_where_nothing_is(jit: Jit, tmp_path: Path) -> None:
+HABITS = (
+    Step(optimizer="sgd"),
+    Step(gradients="accumulated", backward="after_next_forward"),
+    Step(mode="no_grad"),
+    Step(optimizer="adamw"),
+)
+PIPELINE = (LayerNorm(), Linear(out_features=64), Activation(), Linear(out_features=32))
+CLEAN = {
+    "v2": (CLEAN_LAYERS, {"jit": Jit()}, "strided", "expanded"),
+    "torch": (CLEAN_LAYERS, {"jit": Jit(executor="torch", entry="function")}, "transposed", "transposed"),
+    "fuser": (PIPELINE, {"jit": None, "fuser": Fuser()}, "transposed", "strided"),
+}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_comparison_sees_nothing_where_nothing_is(name: str, tmp_path: Path) -> None:
     # Norms and activations round differently in eager torch; the eager side draws random numbers of its own.
-    steps = (Step(), Step(), Step(mode="no_grad"))
-    data = Input(dtype="bfloat16", distribution="outliers")
-    case = Case(layers=CLEAN_LAYERS, steps=steps, jit=jit, input=data)
+    layers, subject, layout, gradient_layout = CLEAN[name]
+    steps = HABITS if name != "torch" else (*HABITS[:3], Step(backward="twice", gradients="zeroed"))
+    data: Any = {"dtype": "bfloat16", "distribution": "outliers", "layout": layout, "gradient_layout": gradient_layout}
+    case = Case(layers=layers, steps=steps, input=Input(**data), **subject)
+    assert left_out(case) == []
     empty = Run(case, Observation("subject"), Observation("reference"), Exact())
     finding = OutputDiffers(empty, "invented", stage="train", where="output")
     verdict = Verdict(case, (finding,), None, 0, {}, empty)
