@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from harness.recorder import RunInfo
     from harness.replay import Kept, Replayed
     from harness.replay_plugin import ReplaySession
+    from harness.time_box import TimeBox
 
 REPLAY_TESTS = "test_replay.py"
 
@@ -54,6 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="FIX",
         help="run with this fix undone, to see that its bug is found: caching, remat, remat-names, fuser (repeatable)",
+    )
+    group.addoption(
+        "--tefuzz-time",
+        type=_positive,
+        metavar="SECONDS",
+        help="fuzz for so long, whatever the profile's number of cases; a test goes on after a finding",
     )
     group.addoption(
         "--tefuzz-corpus",
@@ -131,6 +138,7 @@ class FuzzSession:
         self.item = ""
         """Node id of the test that runs."""
         self._runner: _Runner | None = None
+        self._time_box: TimeBox | None = None
 
     def _check_reverts(self) -> None:
         from harness.fixes import REVERTS
@@ -267,7 +275,36 @@ class FuzzSession:
         self.item = item.nodeid
         function: Any = getattr(item, "obj", None)
         if hasattr(function, "hypothesis"):
-            function._hypothesis_internal_use_seed = zlib.crc32(f"{self.seed} {item.nodeid}".encode())
+            function._hypothesis_internal_use_seed = self._shard_seed(item, 0)
+
+    def _shard_seed(self, item: pytest.Item, number: int) -> int:
+        """The seed of a round of a shard; without a time box there is one round."""
+        suffix = f" {number}" if number else ""
+        return zlib.crc32(f"{self.seed} {item.nodeid}{suffix}".encode())
+
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        """With a time box, let a fuzz test run in rounds until its share of the time is used up."""
+        function: Any = pyfuncitem.obj
+        seconds: float | None = self.config.getoption("--tefuzz-time")
+        if seconds is None or not hasattr(function, "hypothesis"):
+            return None
+        from harness.time_box import TimeBox, share
+
+        tests = sum(hasattr(getattr(item, "obj", None), "hypothesis") for item in pyfuncitem.session.items)
+        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        left = self.started + seconds - time.time()
+        self._time_box = TimeBox(min(left, share(seconds, tests, workers)))
+        names = pyfuncitem._fixtureinfo.argnames
+        try:
+            self._time_box.run(
+                lambda: function(**{name: pyfuncitem.funcargs[name] for name in names}),
+                # A test that is parametrised shares its function with its other shards.
+                getattr(function, "__func__", function),
+                lambda number: self._shard_seed(pyfuncitem, number),
+            )
+        finally:
+            self._time_box = None
+        return True
 
     def check(self, test: str, case: Case) -> None:
         """Run a case, record it, and raise its strongest finding unless that is a known issue."""
@@ -276,7 +313,15 @@ class FuzzSession:
             self._runner = _Runner(self)
         # pytest's own watchdog is for tests that take minutes, not for shards that run for hours.
         faulthandler.cancel_dump_traceback_later()
-        self._runner.check(test, case)
+        if self._time_box is None:
+            self._runner.check(test, case)
+            return
+        self._time_box.check_time()
+        try:
+            self._runner.check(test, case)
+        except AssertionError as finding:
+            if self._time_box.is_new(finding):  # type: ignore[arg-type]  # the runner raises nothing else
+                raise
 
     def replay(self, kept: Kept) -> Replayed:
         """Replay a kept case; what comes of it is in what is returned."""
