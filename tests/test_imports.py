@@ -143,6 +143,8 @@ LIGHT = (
     "harness.recorder",
     "harness.reduction.reducer",
     "harness.report.index",
+    "harness.report.shrinking",
+    "harness.report.sightings",
     "harness.summary",
     "harness.terminal",
     "strategies",

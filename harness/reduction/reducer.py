@@ -99,6 +99,7 @@ def begin(workers: Workers, case: Case, bucket: str | None, reverts: Sequence[st
     Raises ``NothingToReduceError``.
     """
     started = time.monotonic()
+    early: tuple[Found, ...] = ()
     # The first findings are seen early, without further steps and without the reference: the fuzz suite sees no others.
     for thorough in (False, True):
         workers.submit(Job(case=case, thorough=thorough))
@@ -107,10 +108,12 @@ def begin(workers: Workers, case: Case, bucket: str | None, reverts: Sequence[st
             raise NothingToReduceError(outcome.refusal or outcome.error)
         for found in outcome.found:
             if bucket in (found.bucket, found.digest) or (bucket is None and (thorough or found.issue is None)):
-                target = Target(bucket=found.bucket, issue=found.issue, thorough=thorough)
+                late = found not in early and thorough
+                target = Target(bucket=found.bucket, issue=found.issue, thorough=late)
                 state = State(case=case.id, reverts=tuple(reverts), target=target, best=case, tried={case.id: True})
                 state = replace(state, seconds=time.monotonic() - started)
                 return replace(state, history=(size(state),))
+        early = outcome.found
     others = ", ".join(f"{one.bucket} [{one.digest}]" for one in outcome.found) or "nothing"
     expected = "a finding" if bucket is None else f"bucket {bucket}"
     raise NothingToReduceError(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.bucket import digest
 from harness.case import CaseError
 from harness.recorder import CaseRecord, in_flight, read_records, run_info, write_atomically
+from harness.report.sightings import Sighting, day_and_time, pairs_that_never_met, sightings, timeline
 from harness.report.templates import render
 
 GROUPS = (
@@ -25,6 +27,9 @@ GROUPS = (
 )
 """Kinds of features that come first, in this order; the others follow."""
 
+NEVER_MET = 15
+"""Pairs of features that are shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class BucketRow:
@@ -40,6 +45,11 @@ class BucketRow:
     """The page of its report, relative to the index; None where there is none yet."""
     case: str | None
     """The file that holds the shrunk case; None for a known issue."""
+    first: str
+    """When this run, or one beside it, first saw it."""
+    last: str
+    state: str
+    """``new``: no run before saw it; ``again``, or the known issue."""
 
 
 def write_index(run: Path, directory: Path) -> Path:
@@ -48,7 +58,10 @@ def write_index(run: Path, directory: Path) -> Path:
     if not records:
         raise CaseError(f"{run}: there are no records of a fuzz run in it. Give a directory below .tefuzz/runs.")
     directory.mkdir(parents=True, exist_ok=True)
-    rows = bucket_rows(records, run, directory)
+    seen = sightings(path for path in run.absolute().parent.iterdir() if path.is_dir())
+    rows = bucket_rows(records, run, directory, seen)
+    here = {row.bucket for row in rows}
+    met, never = pairs_that_never_met(records, NEVER_MET)
     info = run_info(run)
     reverts = "".join(f" --revert {name}" for name in info.reverts) if info is not None else ""
     text = render(
@@ -65,13 +78,27 @@ def write_index(run: Path, directory: Path) -> Path:
         groups=feature_groups(records),
         refusals=Counter(record.refusal for record in records if record.refusal).most_common(10),
         in_flight=[str(path) for path in in_flight(run)],
+        timeline=timeline(records),
+        gone=[
+            (bucket, _kept(run.parent / one.last_run, bucket), day_and_time(one.first), day_and_time(one.last))
+            for bucket, one in sorted(seen.items(), key=lambda item: -item[1].last)
+            if bucket not in here
+        ],
+        pairs=met,
+        never=never,
     )
     path = directory / "index.html"
     write_atomically(path, text)
     return path
 
 
-def bucket_rows(records: list[CaseRecord], run: Path, directory: Path) -> list[BucketRow]:
+def _kept(run: Path, bucket: str) -> str:
+    """The file that a run kept of a bucket, or the name of the run."""
+    case = run / "failures" / f"{digest(bucket)}.json"
+    return str(case) if case.exists() else run.name
+
+
+def bucket_rows(records: list[CaseRecord], run: Path, directory: Path, seen: Mapping[str, Sighting]) -> list[BucketRow]:
     """The buckets, new ones first, then by how many cases have them."""
     grouped: dict[tuple[str, str | None], list[CaseRecord]] = {}
     for record in records:
@@ -80,6 +107,8 @@ def bucket_rows(records: list[CaseRecord], run: Path, directory: Path) -> list[B
     rows = []
     for (bucket, issue), members in grouped.items():
         short = digest(bucket)
+        times = [member.finished for member in members]
+        before = seen.get(bucket) if issue is None else None
         page, case = directory / short / "report.html", run / "failures" / f"{short}.json"
         rows.append(
             BucketRow(
@@ -90,6 +119,13 @@ def bucket_rows(records: list[CaseRecord], run: Path, directory: Path) -> list[B
                 model=min((member.model for member in members), key=len),
                 report=f"{short}/report.html" if page.exists() else None,
                 case=str(case) if case.exists() else None,
+                first=day_and_time(min(times) if before is None else before.first),
+                last=day_and_time(max(times)),
+                state=f"known: {issue}"
+                if issue
+                else "new"
+                if before is None or before.first == min(times)
+                else "again",
             )
         )
     return sorted(rows, key=lambda row: (row.known_issue is not None, -row.cases, row.bucket))

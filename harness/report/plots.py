@@ -11,6 +11,7 @@ from markupsafe import Markup
 from harness.case import AnyLayer, Case, describe, output_width
 from harness.report.measures import Measure, StateSeries
 from harness.report.shrinking import History
+from harness.report.svg import element, line, svg, text
 
 MAX_ROWS = 40
 """Rows of the plot of errors."""
@@ -23,28 +24,6 @@ BOX = 300
 GAP = 14
 MARK = 112
 """Room for the words beside a guilty layer."""
-
-
-def element(name: str, content: Any = "", **attributes: Any) -> Markup:
-    """An SVG element; names of attributes have underscores for hyphens, and everything is escaped."""
-    pairs = Markup("").join(
-        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
-    )
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), pairs, content)
-
-
-def _text(x: float, y: float, text: str, class_: str = "", anchor: str = "start") -> Markup:
-    return element("text", text, x=f"{x:g}", y=f"{y:g}", class_=class_, text_anchor=anchor)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
-    return element("line", x1=f"{x1:g}", y1=f"{y1:g}", x2=f"{x2:g}", y2=f"{y2:g}", class_=class_)
-
-
-def _svg(width: float, height: float, title: str, parts: Sequence[Markup]) -> Markup:
-    content = element("title", title) + Markup("").join(parts)
-    size = {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
-    return element("svg", content, xmlns="http://www.w3.org/2000/svg", role="img", **size)
 
 
 def shown_measures(measured: Sequence[Measure]) -> list[Measure]:
@@ -74,27 +53,27 @@ def error_plot(measured: Sequence[Measure]) -> Markup:
     ticks = [(0.0, "0"), *((10.0**e, f"1e{e}") for e in range(low, high + 1, stride)), (math.inf, "∞ / NaN")]
     for value, label in ticks:
         parts += [
-            _line(place(value), 20, place(value), bottom, "grid"),
-            _text(place(value), 14, label, "tick", "middle"),
+            line(place(value), 20, place(value), bottom, "grid"),
+            text(place(value), 14, label, "tick", "middle"),
         ]
     for index, m in enumerate(rows):
         y = 26 + ROW * index + ROW / 2
         kind = "bad" if m.failed else "good"
-        parts.append(_text(LABEL - 10, y + 4, f"step {m.step}, {_shortened(m.name, 28)}", f"row {kind}", "end"))
-        parts.append(_line(LABEL, y, place(m.ulp), y, f"stem {kind}"))
-        parts.append(_line(place(m.allowed_ulp), y - 8, place(m.allowed_ulp), y + 8, "bound"))
+        parts.append(text(LABEL - 10, y + 4, f"step {m.step}, {_shortened(m.name, 28)}", f"row {kind}", "end"))
+        parts.append(line(LABEL, y, place(m.ulp), y, f"stem {kind}"))
+        parts.append(line(place(m.allowed_ulp), y - 8, place(m.allowed_ulp), y + 8, "bound"))
         parts.append(element("circle", cx=f"{place(m.ulp):g}", cy=f"{y:g}", r="4.5", class_=kind))
-    return _svg(LABEL + BAR + 50, bottom + 6, "error of every output and gradient in ulp", parts)
+    return svg(LABEL + BAR + 50, bottom + 6, "error of every output and gradient in ulp", parts)
 
 
 def state_plot(series: StateSeries) -> Markup:
     """Scale and amax of one tensor over the steps, both sides."""
     width, height = 330.0, 118.0
-    parts = [_text(0, 12, _shortened(series.name, 48), "row bad" if series.differs else "row")]
+    parts = [text(0, 12, _shortened(series.name, 48), "row bad" if series.differs else "row")]
     for column, (label, pair) in enumerate((("scale", series.scales), ("largest amax", series.amaxes))):
         left = 4 + column * (width / 2)
         parts += _panel(left, 36, width / 2 - 26, height - 58, label, series.steps, pair)
-    return _svg(width, height, f"{series.name}: scale and amax over the steps", parts)
+    return svg(width, height, f"{series.name}: scale and amax over the steps", parts)
 
 
 def _panel(
@@ -109,10 +88,10 @@ def _panel(
         x = left + width * ((step - steps[0]) / (len(steps) - 1) if len(steps) > 1 else 0.5)
         return x, top + height * (1 - (value - low) / (high - low))
 
-    parts = [_text(left, top - 6, label, "tick"), _line(left, top + height, left + width, top + height, "grid")]
-    parts.append(_text(left + width, top - 6, f"{high - margin:.4g}", "tick", "end"))
-    parts.append(_text(left + width, top + height + 12, f"{low + margin:.4g}", "tick", "end"))
-    parts.append(_text(left, top + height + 12, f"steps {steps[0]} to {steps[-1]}", "tick"))
+    parts = [text(left, top - 6, label, "tick"), line(left, top + height, left + width, top + height, "grid")]
+    parts.append(text(left + width, top - 6, f"{high - margin:.4g}", "tick", "end"))
+    parts.append(text(left + width, top + height + 12, f"{low + margin:.4g}", "tick", "end"))
+    parts.append(text(left, top + height + 12, f"steps {steps[0]} to {steps[-1]}", "tick"))
     for side, class_ in ((1, "theirs"), (0, "ours")):
         points = [at(step, value) for step, value in zip(steps, pair[side], strict=True) if value is not None]
         points = [(x, y) for x, y in points if math.isfinite(y)]
@@ -139,18 +118,18 @@ def shrink_plot(history: History) -> Markup:
     points.append((at(last, 0)[0], points[-1][1]))
     bottom = height - 30
     parts = [
-        _line(left, bottom, width - 10, bottom, "grid"),
-        _text(left - 6, 16, f"{largest} bytes", "tick", "end"),
-        _text(left - 6, bottom, "0", "tick", "end"),
-        _text(left, height - 12, "execution 1", "tick"),
-        _text(width - 10, height - 12, f"execution {history.executions}", "tick", "end"),
+        line(left, bottom, width - 10, bottom, "grid"),
+        text(left - 6, 16, f"{largest} bytes", "tick", "end"),
+        text(left - 6, bottom, "0", "tick", "end"),
+        text(left, height - 12, "execution 1", "tick"),
+        text(width - 10, height - 12, f"execution {history.executions}", "tick", "end"),
         element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_="ours"),
     ]
     for one in history.sizes:
         x, y = at(one.execution, one.size)
         title = element("title", f"execution {one.execution}: {one.layers} layers, {one.steps} steps: {one.model}")
         parts.append(element("circle", title, cx=f"{x:.1f}", cy=f"{y:.1f}", r="3.5", class_="ours"))
-    return _svg(width, height, "size of the smallest case over the executions", parts)
+    return svg(width, height, "size of the smallest case over the executions", parts)
 
 
 def model_picture(case: Case, guilty: frozenset[str]) -> Markup:
@@ -162,11 +141,11 @@ def model_picture(case: Case, guilty: frozenset[str]) -> Markup:
     middle = (total - MARK + 8) / 2
     shape = ", ".join(map(str, case.input.batch))
     grad = ", requires grad" if case.input.requires_grad else ""
-    parts.append(_text(middle, 16, f"input [{shape}, {width}] {case.input.dtype}{grad}", "tick", "middle"))
+    parts.append(text(middle, 16, f"input [{shape}, {width}] {case.input.dtype}{grad}", "tick", "middle"))
     bottom = _layers(parts, case.layers, width, "", guilty, middle, 24, BOX + 2 * GAP * depth)
     after = output_width(case.layers, width)
-    parts.append(_text(middle, bottom + 14, f"output [{shape}, {after}]", "tick", "middle"))
-    return _svg(total, bottom + 22, describe(case.layers, width), parts)
+    parts.append(text(middle, bottom + 14, f"output [{shape}, {after}]", "tick", "middle"))
+    return svg(total, bottom + 22, describe(case.layers, width), parts)
 
 
 def _layers(
@@ -183,7 +162,7 @@ def _layers(
     for index, layer in enumerate(layers):
         path = f"{prefix}{index}"
         kind = "box bad" if path in guilty else "box"
-        parts.append(_line(middle, top, middle, top + 10, "arrow"))
+        parts.append(line(middle, top, middle, top + 10, "arrow"))
         top += 10
         body: tuple[AnyLayer, ...] = getattr(layer, "body", ())
         left = middle - box / 2
@@ -191,18 +170,18 @@ def _layers(
             inner: list[Markup] = []
             end = _layers(inner, body, width, f"{path}.", guilty, middle, top + 22, box - 2 * GAP) + 10
             parts.append(_box(left, top, box, end - top, f"frame {kind}"))
-            parts.append(_text(left + 10, top + 16, f"{path}  {type(layer).__name__.lower()}", "row"))
+            parts.append(text(left + 10, top + 16, f"{path}  {type(layer).__name__.lower()}", "row"))
             parts += inner
-            parts.append(_line(middle, end - 10, middle, end, "arrow"))
+            parts.append(line(middle, end - 10, middle, end, "arrow"))
         else:
             end = top + 30
             parts.append(_box(left, top, box, 30, kind))
-            parts.append(_text(left + 10, top + 20, f"{path}  {_shortened(describe((layer,), width), 42)}", "row"))
+            parts.append(text(left + 10, top + 20, f"{path}  {_shortened(describe((layer,), width), 42)}", "row"))
         if path in guilty:
-            parts.append(_text(left + box + 8, top + 20, "◀ seen here", "row bad"))
+            parts.append(text(left + box + 8, top + 20, "◀ seen here", "row bad"))
         top = end
         width = output_width((layer,), width)
-    parts.append(_line(middle, top, middle, top + 8, "arrow"))
+    parts.append(line(middle, top, middle, top + 8, "arrow"))
     return top + 8
 
 

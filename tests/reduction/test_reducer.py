@@ -121,6 +121,8 @@ def test_what_needs_whole_runs_gets_them() -> None:
 
     assert begin(cast(Workers, Quick(1, lambda case: Outcome())), LARGE, None, ()).target.thorough
     assert not begin(cast(Workers, Inline(1, equal_linears_after_evaluation)), LARGE, None, ()).target.thorough
+    known = Outcome(found=(Found(bucket=BUCKET, issue="known"),))
+    assert not begin(cast(Workers, Inline(1, lambda _case: known)), LARGE, None, ()).target.thorough
 
 
 @pytest.mark.parametrize(

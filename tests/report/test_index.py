@@ -12,6 +12,7 @@ import pytest
 
 from harness.commands import report
 from harness.recorder import CaseRecord
+from harness.report.sightings import pairs_that_never_met
 from tests.cli.support import tefuzz
 from tests.report.support import parsed
 
@@ -74,6 +75,42 @@ def test_index_links_to_the_reports_that_are_there(run: Path, tmp_path: Path) ->
     assert tefuzz("report", run, "--report-dir", tmp_path / "out").exit_code == 0
     links = [e.get("href") for e in parsed(tmp_path / "out" / "index.html").iter("a")]
     assert links == [f"{digest}/report.html"]
+
+
+def write_run(directory: Path, records: list[CaseRecord]) -> Path:
+    directory.mkdir()
+    (directory / "main.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in records))
+    return directory
+
+
+def test_buckets_over_several_runs(tmp_path: Path) -> None:
+    other, gone = BUCKET.replace("output", "input"), BUCKET.replace("output", "gradient")
+    write_run(tmp_path / "a", [record("1", bucket=BUCKET, finished=1e9), record("2", bucket=gone, finished=1e9)])
+    known = record("3", bucket="x/y/z/known/none", known_issue="some-issue", finished=1e9)
+    write_run(tmp_path / "b", [known])
+    records = [record(str(i), finished=1.5e9 + i) for i in range(300)]
+    last = [record("4", bucket=BUCKET, finished=1.5e9 + 400), record("5", bucket=other, finished=1.5e9 + 500)]
+    run = write_run(tmp_path / "c", records + last)
+    assert tefuzz("report", run).exit_code == 0
+    root = parsed(run / "reports" / "index.html")
+    rows = {"".join(row[0].itertext()): ["".join(cell.itertext()) for cell in row] for row in root.iter("tr")}
+    assert rows[BUCKET][1] == "again"
+    assert rows[BUCKET][3][:4] == "2001"
+    assert rows[BUCKET][4][:4] == "2017"
+    assert rows[other][1] == "new"
+    assert rows[gone][-1] == "a"
+    assert "x/y/z/known/none" not in rows, "known issues are not said to be gone"
+    marks = list(root.iter("{http://www.w3.org/2000/svg}circle"))
+    assert len(marks) == 2, "two new buckets on the time line"
+
+
+def test_pairs_of_features_that_never_met() -> None:
+    together = [record(str(i), features=("layer:Linear", "step:eval")) for i in range(50)]
+    apart = [record(str(i), features=("layer:Linear", "frozen", "dtype:float16")) for i in range(50)]
+    met, never = pairs_that_never_met(together + apart, 5)
+    assert met == 4
+    assert never == [("dtype:float16", "step:eval", 25.0), ("frozen", "step:eval", 25.0)]
+    assert pairs_that_never_met(together[:3] + apart[:3], 5)[1] == [], "too few to say anything"
 
 
 def test_the_newest_run_is_taken(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
