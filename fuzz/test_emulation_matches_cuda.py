@@ -11,15 +11,27 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
-if not torch.cuda.is_available():
+from harness.gpus import visible_gpus
+
+# Not asked of torch, whose import takes seconds in every worker.
+if not visible_gpus():
     pytest.skip(
         "no CUDA device: the emulation can only be compared with the real extension on a GPU", allow_module_level=True
     )
 
-import transformer_engine.pytorch  # noqa: F401  (loads the extension)
-import transformer_engine_torch as real
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("torch cannot use the CUDA device", allow_module_level=True)
+
+try:
+    import transformer_engine.pytorch  # noqa: F401  (loads the extension)
+    import transformer_engine_torch as real
+except (ImportError, RuntimeError, OSError) as error:
+    # A run on CUDA has refused to start then; this is one with --tefuzz-device cpu.
+    pytest.skip(f"the real extension cannot be imported: {error}", allow_module_level=True)
+
 from transformer_engine.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
 from transformer_engine.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer
 from transformer_engine.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.case import describe
+from harness.isolation import ProcessFinding
 
 if TYPE_CHECKING:
     from harness.checks.base import Finding
@@ -30,6 +31,8 @@ def essence(finding: Finding | ReportedFinding, replay: str) -> list[str]:
 
 
 def seen(finding: Finding | ReportedFinding) -> str:
-    """What was seen, on one line: of an exception its class and message."""
+    """What was seen, on one line: of an exception its class and message, of the end of a process how it ended."""
     lines = finding.message.strip().splitlines() or [""]
+    if isinstance(finding, ProcessFinding):
+        return lines[0]
     return lines[0].rstrip(":") if len(lines) == 1 else f"{lines[0].rstrip(':')}: {lines[-1].strip()}"

@@ -12,7 +12,6 @@ import resource
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ import msgspec
 
 from harness.device import DeviceError, activate
 from harness.fixes import FixError, missing_fixes, reverted
-from harness.isolation import Ask, Broken, Ended, Found, Judged, Message, Ready, Refused, Settings, Started
+from harness.isolation import Ask, Broken, Died, Ended, Found, Judged, Message, Ready, Refused, Settings, Started
 
 if TYPE_CHECKING:
     from harness.run import Verdict
@@ -34,29 +33,67 @@ def main(descriptor: int, settings: Settings) -> None:
     """Run cases until the parent is gone."""
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
-
-    def say(message: Message) -> None:
-        connection.send_bytes(msgspec.json.encode(message))
-
     try:
         environment = activate(settings.device)
         missing = missing_fixes() if settings.check_fixes else []
         with reverted(settings.reverts):
             _prepare(environment.device, settings)
-            say(
+            _say(
+                connection,
                 Ready(
                     environment=environment,
                     missing_fixes=tuple(f"{fix.name} ({fix.title}), which {fix.first_release} has" for fix in missing),
-                )
+                ),
             )
-            while True:
-                _run(msgspec.json.decode(connection.recv_bytes(), type=Ask), environment.device, say)
+            # What a GPU's driver has started does not survive a fork; then each process is spawned by the parent.
+            serve = _serve_in_forks if environment.device == "cpu" else _serve
+            serve(connection, environment.device)
     except (DeviceError, FixError) as error:
-        say(Refused(message=str(error)))
+        _say(connection, Refused(message=str(error)))
     except ModuleNotFoundError as error:
-        say(Refused(message=f"{error.name} is not installed. Install tefuzz with what it needs: `pip install -e .`"))
-    except (EOFError, ConnectionError):
+        words = f"{error.name} is not installed. Install tefuzz with what it needs: `pip install -e .`"
+        _say(connection, Refused(message=words))
+    except ConnectionError:
         pass  # the parent is gone
+
+
+def _say(connection: Connection, message: Message) -> None:
+    connection.send_bytes(msgspec.json.encode(message))
+
+
+def _serve_in_forks(connection: Connection, device: str) -> None:
+    """Run cases in a fork of this process, and in another one when that is gone: the imports are paid for once.
+
+    This process has run no case and has one thread.
+    """
+    while True:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                _serve(connection, device)
+                status = 0
+            except ConnectionError:
+                pass
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(pid, 0)
+        _say(connection, Died(status=os.waitstatus_to_exitcode(status)))
+
+
+def _serve(connection: Connection, device: str) -> None:
+    """Run one case after the other, until one should have ended this process or the parent is gone."""
+    while True:
+        try:
+            ask = msgspec.json.decode(connection.recv_bytes(), type=Ask)
+        except EOFError:
+            return
+        message = _run(ask, device, connection)
+        _say(connection, message)
+        if isinstance(message, Ended):
+            return
 
 
 def _prepare(device: str, settings: Settings) -> None:
@@ -72,11 +109,11 @@ def _prepare(device: str, settings: Settings) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
-def _run(ask: Ask, device: str, say: Callable[[Message], None]) -> None:
-    """Run one case and say how it went; a case may also end this process here."""
+def _run(ask: Ask, device: str, connection: Connection) -> Message:
+    """Run one case; it may also end this process here."""
     from harness.run import PAIRS, pair_name
 
-    say(Started(subject=PAIRS[pair_name(ask.case)][0].name))
+    _say(connection, Started(subject=PAIRS[pair_name(ask.case)][0].name))
     faulthandler.dump_traceback_later(ask.seconds, exit=True, file=sys.__stderr__ or sys.stderr)
     try:
         message = _outcome(ask, device)
@@ -84,8 +121,8 @@ def _run(ask: Ask, device: str, say: Callable[[Message], None]) -> None:
         faulthandler.cancel_dump_traceback_later()
     if isinstance(message, Judged):
         # Now that nothing holds the tensors of the case.
-        message = msgspec.structs.replace(message, memory=_memory(device))
-    say(message)
+        return msgspec.structs.replace(message, memory=_memory(device))
+    return message
 
 
 def _outcome(ask: Ask, device: str) -> Message:

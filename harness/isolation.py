@@ -3,9 +3,11 @@
     with IsolatedRunner(Settings()) as runner:
         verdict = runner.run(case)
 
-The child is spawned, never forked, and runs one case after the other, so that only the first pays for the imports. It
-is replaced when a case has ended it, hung, or left the device in an error state. Nothing here imports torch: a process
-that draws and shrinks cases stays small and cannot be harmed by them. ``harness.isolated`` is the child's program.
+The child is spawned and runs one case after the other, so that only the first pays for the imports. It is replaced
+when a case has ended it, hung, or left the device in an error state. On the CPU the spawned child only imports; the
+cases run in its forks, so that another one is there at once. On CUDA nothing is ever forked. Nothing here imports
+torch: a process that draws and shrinks cases stays small and cannot be harmed by them. ``harness.isolated`` is the
+child's program.
 """
 
 from __future__ import annotations
@@ -126,7 +128,14 @@ class Broken(Data, frozen=True, kw_only=True, tag=True):
     traceback: str
 
 
-Message = Ready | Refused | Started | Judged | Ended | Broken
+class Died(Data, frozen=True, kw_only=True, tag=True):
+    """The fork that ran cases is gone, by itself or after ``Ended``, and there is a new one."""
+
+    status: int
+    """Its exit status, or minus the signal that ended it."""
+
+
+Message = Ready | Refused | Started | Judged | Ended | Broken | Died
 
 
 class ReportedFinding(AssertionError):
@@ -233,7 +242,7 @@ class IsolatedRunner:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.processes = 0
-        """Children started so far."""
+        """Processes so far that could run cases."""
         self._child: _Child | None = None
 
     def __enter__(self) -> IsolatedRunner:
@@ -269,7 +278,10 @@ class IsolatedRunner:
             raise IsolationError(end.traceback)
         if isinstance(end, Judged):
             return _verdict(case, end)
-        self.close()
+        if self._child.renewed:
+            self.processes += 1
+        else:
+            self.close()
         return _ended(case, subject, end, time.perf_counter() - started)
 
     def close(self) -> None:
@@ -319,6 +331,8 @@ class _Child:
         self._connection = Connection(ours.detach())
         self._ready: Ready | None = None
         self._printed_before = 0
+        self.renewed = False
+        """Whether another process runs the next case than ran the last one."""
 
     def ready(self) -> Ready:
         """What the child said when it was ready."""
@@ -335,17 +349,27 @@ class _Child:
     def run(self, ask: Ask) -> tuple[str, Judged | Ended | Broken]:
         """The name of the subject and how the case ended."""
         self._printed_before = self._output.seek(0, os.SEEK_END)
-        started: Message | None = None
+        self.renewed = False
+        subject = "unknown subject"
         try:
             self._connection.send_bytes(msgspec.json.encode(ask))
-            started = self._receive(ask.seconds)
-            end = self._receive(ask.seconds + GRACE_SECONDS)
+            message = self._receive(ask.seconds)
+            if isinstance(message, Started):
+                subject = message.subject
+                message = self._receive(ask.seconds + GRACE_SECONDS)
         except OSError:
-            end = None
-        subject = started.subject if isinstance(started, Started) else "unknown subject"
-        if isinstance(end, Judged | Ended | Broken):
-            return subject, end
-        return subject, self._death(ask.seconds)
+            message = None
+        match message:
+            case Judged() | Broken():
+                return subject, message
+            case Ended():
+                self.renewed = isinstance(self._receive(GRACE_SECONDS), Died)
+                return subject, message
+            case Died():
+                self.renewed = True
+                return subject, self._death(message.status, ask.seconds)
+            case _:
+                return subject, self._death(self._status(), ask.seconds)
 
     def close(self) -> None:
         """End the process and all that it started."""
@@ -367,13 +391,17 @@ class _Child:
                 return None
         return None
 
-    def _death(self, seconds: float) -> Ended:
-        """What became of a child that gave no answer."""
+    def _status(self) -> int | None:
+        """How the process ended, None if it had to be killed."""
         try:
             status: int | None = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             status = None
         self._kill()
+        return status
+
+    def _death(self, status: int | None, seconds: float) -> Ended:
+        """What became of a process that gave no answer."""
         printed = self._printed()
         if status is None or "\nTimeout (" in f"\n{printed}":
             check, where, how = "hang", "no end", f"in {seconds:g} s"

@@ -84,6 +84,8 @@ class ReportedJudgement:
     unexplained: tuple[ReportedFinding, ...]
 
 
+AnyJudgement = Judgement | ReportedJudgement
+
 HUNG_BEFORE = 10.0
 """A judge that has met a hang gives later cases this many times less time: shrinking meets it again and again."""
 

@@ -6,10 +6,9 @@ With ``CI`` set Hypothesis would derandomise and drop its database, so every pro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.database import ExampleDatabase
 
 ALL_PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 
@@ -41,22 +40,20 @@ PROFILES = {
 }
 
 
-def load(profile: Profile, examples: Path, *, fixes_undone: bool) -> None:
+def load(profile: Profile, database: ExampleDatabase | None) -> None:
     """Register ``profile`` with Hypothesis and make it the default of tests that are imported after this.
 
-    ``examples`` is the directory of Hypothesis' database. With ``fixes_undone`` no examples are kept: the next run,
-    with all fixes, would try their failures first.
+    ``database`` is where Hypothesis keeps failing examples, if it is to keep any.
     """
-    keeps_examples = profile.keeps_examples and not fixes_undone
     settings.register_profile(
         profile.name,
         max_examples=profile.examples_per_shard,
         phases=profile.phases,
         # The first case of a process pays for imports and every case for a compilation: no time limit per example
-        # means anything. The watchdog of ``harness.pytest_plugin`` catches hangs.
+        # means anything. The limit of ``harness.isolation`` catches hangs.
         deadline=None,
         derandomize=False,
-        database=DirectoryBasedExampleDatabase(examples) if keeps_examples else None,
+        database=database,
         # A blob is bound to one version of Hypothesis and of the strategies; cases are kept as JSON instead.
         print_blob=False,
         report_multiple_bugs=True,

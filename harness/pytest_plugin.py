@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
+import re
 import signal
 import time
 import zlib
@@ -24,6 +25,8 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from hypothesis.database import ExampleDatabase
 
     from harness.case import Case
     from harness.isolation import IsolatedRunner, Ready, ReportedFinding, Settings
@@ -106,6 +109,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write JUnit XML with an entry for each bucket: new ones fail, known issues are skipped (pytest's own "
         "--junitxml has one for each test)",
     )
+    group.addoption(
+        "--tefuzz-workers-per-gpu",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many workers -n auto starts for each GPU; each gets one to itself or shares it (default 1)",
+    )
+    group.addoption(
+        "--tefuzz-shard",
+        metavar="I/N",
+        help="run the I-th of N parts of the suite, for schedulers that only start commands; all parts with one seed "
+        "(--hypothesis-seed) are the whole suite",
+    )
+    group.addoption(
+        "--tefuzz-redis",
+        metavar="URL",
+        default=os.environ.get("TEFUZZ_REDIS"),
+        help="share failing examples with other machines through this Redis server, redis://HOST:PORT/0 "
+        "(default: $TEFUZZ_REDIS; needs `pip install -e '.[fleet]'`)",
+    )
 
 
 def _positive(text: str) -> float:
@@ -129,7 +152,9 @@ class FuzzSession:
         self.profile = PROFILES[name]
         self.reverts: list[str] = config.getoption("--tefuzz-revert")
         self._check_reverts()
-        load(self.profile, _examples_directory(config), fixes_undone=bool(self.reverts))
+        self._use_gpu()
+        self._gpus_in_use: dict[str, str] = {}
+        load(self.profile, self._database())
         self.seed = self._seed()
         self.directory = self._directory()
         self.corpus_directory = self._corpus_directory()
@@ -149,6 +174,25 @@ class FuzzSession:
         for name, times in Counter(REVERTS[name].name for name in self.reverts).items():
             if times > 1:
                 raise pytest.UsageError(f"--tefuzz-revert: the fix {name!r} can be undone once; give it once")
+
+    def _use_gpu(self) -> None:
+        """Keep to the GPU of this worker, before anything imports torch."""
+        from harness.gpus import VARIABLE
+
+        if self.worker_input is not None and self.worker_input["tefuzz_gpu"] is not None:
+            os.environ[VARIABLE] = self.worker_input["tefuzz_gpu"]
+
+    def _database(self) -> ExampleDatabase | None:
+        from harness.examples import DatabaseError, example_database
+
+        url = self.config.getoption("--tefuzz-redis")
+        if not self.profile.keeps_examples or self.reverts:
+            # The next run, with all fixes, would try the failures of this one first.
+            return None
+        try:
+            return example_database(_examples_directory(self.config), url)
+        except DatabaseError as error:
+            raise pytest.UsageError(f"--tefuzz-redis: {error}") from error
 
     def _seed(self) -> int:
         if self.worker_input is not None:
@@ -210,6 +254,32 @@ class FuzzSession:
         node.workerinput["tefuzz_seed"] = self.seed
         node.workerinput["tefuzz_directory"] = str(self.directory)
         node.workerinput["tefuzz_corpus"] = str(self.corpus_directory)
+        node.workerinput["tefuzz_gpu"] = self._gpu_for(node.gateway.id)
+
+    def _gpu_for(self, worker: str) -> str | None:
+        """The GPU of a worker: the one that fewest workers have; None on the CPU."""
+        from harness.gpus import least_used, visible_gpus
+
+        gpus = () if self.config.getoption("--tefuzz-device") == "cpu" else visible_gpus()
+        if not gpus:
+            return None
+        self._gpus_in_use[worker] = least_used(gpus, self._gpus_in_use.values())
+        return self._gpus_in_use[worker]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """The GPU of a worker that is gone is free for the one that replaces it."""
+        self._gpus_in_use.pop(node.gateway.id, None)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep the tests of this part of the suite."""
+        given = self.config.getoption("--tefuzz-shard")
+        if given is None:
+            return
+        index, count = _shard(given)
+        kept = items[index - 1 :: count]
+        self.config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
 
     def pytest_sessionstart(self) -> None:
         """Refuse a device or packages that cannot do the job, also where no header is shown."""
@@ -379,6 +449,14 @@ class FuzzSession:
             terminalreporter.write_line(line)
         for line in publish(self.directory, self.config.getoption("--tefuzz-junit")):
             terminalreporter.write_line(line)
+
+
+def _shard(given: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", given)
+    index, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= index <= count:
+        raise pytest.UsageError(f"--tefuzz-shard {given!r} is no part: give I/N with I from 1 to N, as in 2/8")
+    return index, count
 
 
 def _examples_directory(config: pytest.Config) -> Path:

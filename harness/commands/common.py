@@ -14,6 +14,8 @@ import click
 from harness.device import DeviceChoice, DeviceError, Environment, activate
 from harness.exit_codes import ExitCode as ExitCode
 from harness.fixes import REVERTS
+from harness.isolation import IsolatedRunner, Settings
+from harness.judge import IsolatedJudge
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -77,6 +79,41 @@ def start(choice: DeviceChoice) -> Environment:
         raise BadInput(
             f"{error.name} is not installed. Install tefuzz with what it needs: `pip install -e .` in its checkout."
         ) from error
+
+
+def limit_options(command: Command) -> Command:
+    """``--case-seconds`` and ``--case-memory``."""
+    seconds = click.option(
+        "--case-seconds",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0, min_open=True),
+        default=300.0,
+        show_default=True,
+        help="After so long a case counts as hung.",
+    )
+    memory = click.option(
+        "--case-memory",
+        metavar="GIB",
+        type=click.FloatRange(min=0, min_open=True),
+        default=8.0,
+        show_default=True,
+        help="A case that needs more has run out of memory. Without effect on CUDA.",
+    )
+    return seconds(memory(command))
+
+
+def settings_of(device: DeviceChoice, reverts: tuple[str, ...], seconds: float, gib: float) -> Settings:
+    """What the options say about the process that runs the cases."""
+    return Settings(device=device, reverts=reverts, case_seconds=seconds, case_memory=int(gib * 2**30))
+
+
+def isolated_judge(runner: IsolatedRunner) -> tuple[IsolatedJudge, Environment]:
+    """A judge whose cases run in another process, and where it runs; or say what is missing."""
+    try:
+        environment = runner.ready().environment
+    except DeviceError as error:
+        raise BadInput(str(error).replace("--tefuzz-device", "--device")) from error
+    return IsolatedJudge.of(runner), environment
 
 
 @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -14,8 +16,11 @@ from harness.commands.common import (
     ExitCode,
     bucket_id,
     device_option,
+    isolated_judge,
+    limit_options,
     plural,
     revert_option,
+    settings_of,
     start,
     summary_on_interrupt,
     writable_directory,
@@ -23,7 +28,8 @@ from harness.commands.common import (
 from harness.corpus import load_regression
 from harness.device import DeviceChoice, Environment
 from harness.fixes import reverted
-from harness.judge import Judge, Judgement
+from harness.isolation import IsolatedRunner, ProcessFinding
+from harness.judge import AnyJudgement, IsolatedJudge, Judge, Judgement, ReportedJudgement
 
 
 @click.command()
@@ -36,6 +42,12 @@ from harness.judge import Judge, Judgement
     callback=bucket_id,
     help="Let this bucket alone decide the exit code, for outside reducers: 1 found, 0 not found.",
 )
+@limit_options
+@click.option(
+    "--in-process",
+    is_flag=True,
+    help="Run the cases in this process, for debuggers: no limits, and a crash ends the command.",
+)
 @click.option(
     "--report-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -46,6 +58,9 @@ def run(
     reverts: tuple[str, ...],
     device: DeviceChoice,
     expect_bucket: str | None,
+    case_seconds: float,
+    case_memory: float,
+    in_process: bool,
     report_dir: Path | None,
 ) -> None:
     """Run each CASE.json and print what was found.
@@ -64,6 +79,9 @@ def run(
     issue) and report.html. A case belongs to the bucket of its strongest finding; of several cases the smallest is
     reported. Known issues are reported too.
 
+    Cases run in a process of their own. One that crashes, hangs, exits or needs too much memory is a finding with the
+    stacks of all threads, and the next case runs in a new process. Nothing was observed then, so there is no report.
+
     With --expect-bucket all other findings are ignored, and a known issue counts like any other finding. Reducers
     that ask for 0 while a case is interesting need the status 1 alone turned round, not those of errors:
     `tefuzz run case.json --expect-bucket ID; test $? -eq 1`.
@@ -78,19 +96,27 @@ def run(
     cases = _load(files)
     if report_dir is not None:
         writable_directory(report_dir)
-    environment = start(device)
-    judge = Judge.of(environment)
-    click.echo(environment.header())
-    done: list[Judgement] = []
-    with summary_on_interrupt(lambda: [_summary(done, len(cases))]), reverted(reverts):
-        for path, case in cases:
-            judgement = judge.judge(case)
-            done.append(judgement)
-            click.echo("\n".join([f"{path}: {_headline(judgement)}", *_details(judgement)]))
+    done: list[AnyJudgement] = []
+    with ExitStack() as stack:
+        if in_process:
+            environment = start(device)
+            judge: Judge | IsolatedJudge = Judge.of(environment)
+            stack.enter_context(reverted(reverts))
+        else:
+            settings = settings_of(device, reverts, case_seconds, case_memory)
+            judge, environment = isolated_judge(stack.enter_context(IsolatedRunner(settings)))
+        click.echo(environment.header())
+        with summary_on_interrupt(lambda: [_summary(done, len(cases))]):
+            for path, case in cases:
+                judgement = judge.judge(case)
+                done.append(judgement)
+                click.echo("\n".join([f"{path}: {_headline(judgement)}", *_details(judgement)]))
     if len(cases) > 1:
         click.echo(_summary(done, len(cases)))
     if report_dir is not None:
-        _report(report_dir, list(zip(files, done, strict=True)), environment, reverts, expect_bucket)
+        observed = _observed(list(zip(files, done, strict=True)), device, reverts, expect_bucket)
+        if observed:
+            _report(report_dir, observed, environment, reverts, expect_bucket)
     raise click.exceptions.Exit(_exit_code(done, expect_bucket))
 
 
@@ -108,13 +134,13 @@ def _load(files: Sequence[Path]) -> list[tuple[Path, Case]]:
     return cases
 
 
-def _headline(judgement: Judgement) -> str:
+def _headline(judgement: AnyJudgement) -> str:
     if judgement.unexplained:
         return plural(len(judgement.unexplained), "finding")
     return "clean, but for known issues" if judgement.explained else "clean"
 
 
-def _details(judgement: Judgement) -> Iterator[str]:
+def _details(judgement: AnyJudgement) -> Iterator[str]:
     verdict = judgement.verdict
     case = verdict.case
     yield f"  model: {describe(case.layers, case.input.features)}"
@@ -130,14 +156,14 @@ def _details(judgement: Judgement) -> Iterator[str]:
         yield f"         {issue.id}: {issue.title} ({issue.url})"
 
 
-def _summary(done: Sequence[Judgement], planned: int) -> str:
+def _summary(done: Sequence[AnyJudgement], planned: int) -> str:
     found = sum(bool(judgement.unexplained) for judgement in done)
     known = sum(bool(judgement.explained) and not judgement.unexplained for judgement in done)
     counted = f"{len(done)} of {planned}" if len(done) < planned else str(planned)
     return f"{counted} cases run: {found} with findings, {known} with known issues only"
 
 
-def _exit_code(done: Sequence[Judgement], expect_bucket: str | None) -> ExitCode:
+def _exit_code(done: Sequence[AnyJudgement], expect_bucket: str | None) -> ExitCode:
     if expect_bucket is None:
         return ExitCode.FINDINGS if any(judgement.unexplained for judgement in done) else ExitCode.CLEAN
     buckets = {finding.bucket for judgement in done for finding in judgement.verdict.findings}
@@ -146,6 +172,32 @@ def _exit_code(done: Sequence[Judgement], expect_bucket: str | None) -> ExitCode
         return ExitCode.FINDINGS
     click.echo(f"nothing in the expected bucket {expect_bucket}")
     return ExitCode.CLEAN
+
+
+def _observed(
+    done: Sequence[tuple[Path, AnyJudgement]], device: DeviceChoice, reverts: tuple[str, ...], bucket: str | None
+) -> list[tuple[Path, Judgement]]:
+    """What reports are to be about, with all that was observed: what another process ran is run again in this one."""
+    here = [(path, judgement) for path, judgement in done if isinstance(judgement, Judgement)]
+    elsewhere = {
+        id(judgement): (path, judgement)
+        for path, judgement in done
+        if isinstance(judgement, ReportedJudgement) and judgement.verdict.findings
+    }
+    if not elsewhere:
+        return here
+    judge = Judge.of(start(device))  # before anything that imports TE
+    from harness.report.folder import subjects
+
+    # It chooses by what both kinds of judgements have.
+    for subject in subjects([cast(Judgement, judgement) for _, judgement in elsewhere.values()], bucket):
+        if isinstance(subject.finding, ProcessFinding):
+            click.echo(f"report: none for {subject.finding.bucket}: the case ended its process")
+            continue
+        path, judgement = elsewhere[id(subject.judgement)]
+        with reverted(reverts):
+            here.append((path, judge.judge(judgement.verdict.case)))
+    return here
 
 
 def _report(

@@ -69,7 +69,7 @@ def test_an_interrupted_run_says_what_was_done(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Judge, "judge", judge)
     paths = [write(tmp_path / f"{index}.json", CASE) for index in range(4)]
-    result = tefuzz("run", *paths)
+    result = tefuzz("run", "--in-process", *paths)
     assert result.exit_code == 130
     assert f"{paths[1]}: clean" in result.stdout
     assert str(paths[2]) not in result.stdout
@@ -108,7 +108,7 @@ def test_an_interrupt_before_the_first_case(tmp_path: Path, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "start", start)
-    assert tefuzz("run", write(tmp_path / "case.json", CASE)).exit_code == 130
+    assert tefuzz("run", "--in-process", write(tmp_path / "case.json", CASE)).exit_code == 130
 
 
 @pytest.mark.usefixtures("_no_subjects")
@@ -117,7 +117,7 @@ def test_an_error_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(Judge, "judge", judge)
-    result = tefuzz("run", write(tmp_path / "case.json", CASE))
+    result = tefuzz("run", "--in-process", write(tmp_path / "case.json", CASE))
     assert result.exit_code == 3
     assert "ZeroDivisionError: ours" in result.stderr
     assert "an error of tefuzz itself" in result.stderr

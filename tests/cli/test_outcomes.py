@@ -29,20 +29,20 @@ def _bucket(recorder: Path) -> tuple[str, str]:
 
 def test_run_finds_what_a_revert_brings_back(tmp_path: Path) -> None:
     bucket, digest = _bucket(tmp_path)
-    clean = tefuzz("run", FUSER)
+    clean = tefuzz("run", "--in-process", FUSER)
     assert clean.exit_code == 0, clean.output
     assert f"{FUSER}: clean\n  model: LayerNorm\n" in clean.stdout
-    found = tefuzz("run", FUSER, "--revert", "fuser")
+    found = tefuzz("run", "--in-process", FUSER, "--revert", "fuser")
     assert found.exit_code == 1, found.output
     assert f"FOUND  {bucket} [{digest}]" in found.stdout
-    assert tefuzz("run", FUSER).exit_code == 0, "the revert is taken back"
+    assert tefuzz("run", "--in-process", FUSER).exit_code == 0, "the revert is taken back"
 
 
 def test_expected_bucket(tmp_path: Path) -> None:
     for name in _bucket(tmp_path):
-        assert tefuzz("run", FUSER, "--revert", "fuser", "--expect-bucket", name).exit_code == 1
-        assert tefuzz("run", FUSER, "--expect-bucket", name).exit_code == 0, "clean is not the bucket"
-    other = tefuzz("run", FUSER, "--revert", "fuser", "--expect-bucket", "0123456789")
+        assert tefuzz("run", "--in-process", FUSER, "--revert", "fuser", "--expect-bucket", name).exit_code == 1
+        assert tefuzz("run", "--in-process", FUSER, "--expect-bucket", name).exit_code == 0, "clean is not the bucket"
+    other = tefuzz("run", "--in-process", FUSER, "--revert", "fuser", "--expect-bucket", "0123456789")
     assert other.exit_code == 0, "findings in other buckets do not count"
     assert "nothing in the expected bucket 0123456789" in other.stdout
 
@@ -51,7 +51,7 @@ def test_reports_of_findings_and_of_known_issues(tmp_path: Path, monkeypatch: py
     answers = iter([Trial(1, "seen: it", None), Trial(0, "seen: nothing", "it ends with status 0")])
     monkeypatch.setattr("harness.report.folder.run_program", lambda _program, _finding: next(answers))
     bucket, digest = _bucket(tmp_path)
-    result = tefuzz("run", FUSER, KNOWN, "--revert", "fuser", "--report-dir", tmp_path / "out")
+    result = tefuzz("run", "--in-process", FUSER, KNOWN, "--revert", "fuser", "--report-dir", tmp_path / "out")
     assert result.exit_code == 1, "reports change no exit code"
     assert f"report: {tmp_path / 'out' / digest / 'report.html'} (its program shows the bug)" in result.stdout
     assert "(it ends with status 0)" in result.stdout
@@ -60,19 +60,19 @@ def test_reports_of_findings_and_of_known_issues(tmp_path: Path, monkeypatch: py
     for folder in folders:
         assert {path.name for path in folder.iterdir()} == {"case.json", "repro.py", "report.md", "report.html"}
     assert bucket in (tmp_path / "out" / digest / "report.md").read_text()
-    assert tefuzz("run", FUSER, "--report-dir", tmp_path / "none").exit_code == 0
+    assert tefuzz("run", "--in-process", FUSER, "--report-dir", tmp_path / "none").exit_code == 0
     assert not (tmp_path / "none").exists(), "there is nothing to report"
 
 
 def test_a_known_issue_is_said_and_clean() -> None:
-    result = tefuzz("run", KNOWN, FUSER)
+    result = tefuzz("run", "--in-process", KNOWN, FUSER)
     assert result.exit_code == 0, result.output
     assert "te-ops-parameters-hidden-from-start: te.ops treats parameters" in result.stdout
     assert result.stdout.endswith("2 cases run: 0 with findings, 1 with known issues only\n")
 
 
 def test_one_fix_reverted_in_two_ways_is_refused() -> None:
-    result = tefuzz("run", FUSER, "--revert", "remat", "--revert", "remat-names")
+    result = tefuzz("run", "--in-process", FUSER, "--revert", "remat", "--revert", "remat-names")
     assert result.exit_code == 2
     assert "already reverted by 'remat'" in result.stderr
 

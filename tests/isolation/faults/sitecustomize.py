@@ -1,7 +1,8 @@
-"""Puts a fault into Thunder's side of cases, in every process that has this directory on its PYTHONPATH.
+"""Puts faults into Thunder's side of cases, in every process that has this directory on its PYTHONPATH.
 
-Python imports a module of this name when it starts. ``TEFUZZ_TEST_FAULT`` names the fault; it strikes in the forward
-of models that have a LayerNorm, so that shrinking has a smallest case to find.
+Python imports a module of this name when it starts. ``TEFUZZ_TEST_FAULT`` names the fault, or is ``by-seed``: then the
+seed of the case numbers it, from 1 on. A fault strikes in the forward of models that have a LayerNorm, so that
+shrinking has a smallest case to find.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 TARGET = "harness.subjects.thunder_jit"
 
@@ -23,7 +25,15 @@ def segfault() -> None:
     ctypes.string_at(0)
 
 
-def allocate() -> None:
+def hang() -> None:
+    time.sleep(3600)
+
+
+def hang_with_the_gil() -> None:
+    ctypes.PyDLL(None).sleep(3600)
+
+
+def torch_memory() -> None:
     import torch
 
     kept = []
@@ -31,32 +41,54 @@ def allocate() -> None:
         kept.append(torch.empty(2**30, dtype=torch.uint8))  # address space only: nothing is written
 
 
-def hang_with_the_gil() -> None:
-    ctypes.PyDLL(None).sleep(3600)
+def python_memory() -> None:
+    bytearray(2**36)
 
 
-def system_exit() -> None:
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def system_exit() -> NoReturn:
     raise SystemExit("the subject leaves")
 
 
-def random_result(observed: list[int] = []) -> None:  # noqa: B006  one list for the process is meant
-    observed.append(1)
-    if len(observed) % 2:
-        raise RuntimeError("every other time")
+def exits() -> NoReturn:
+    os._exit(7)
 
 
-FAULTS = {
+def device_error() -> None:
+    """As after an illegal memory access on a GPU: this and all that follows fails in this process."""
+    import torch
+
+    import __main__
+
+    def synchronize() -> NoReturn:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    torch.cuda.synchronize = synchronize  # type: ignore[assignment]
+    real = __main__._device_error
+    __main__._device_error = lambda _device: real("cuda")
+
+
+def second_time(struck: list[int] = []) -> None:  # noqa: B006  one list for the process is meant
+    struck.append(1)
+    if len(struck) == 2:
+        raise RuntimeError("the second time")
+
+
+FAULTS: dict[str, Callable[[], None]] = {
     "segfault": segfault,
     "abort": os.abort,
-    "hang": lambda: time.sleep(3600),
-    "hang-gil": hang_with_the_gil,
-    "memory": allocate,
-    "python-memory": lambda: bytearray(2**36),
-    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": hang,
+    "hang-with-the-gil": hang_with_the_gil,
+    "torch-memory": torch_memory,
+    "python-memory": python_memory,
+    "killed": killed,
     "system-exit": system_exit,
-    "exit": lambda: os._exit(7),
-    "interrupt": lambda: os.kill(os.getppid(), signal.SIGINT) or time.sleep(3600),
-    "random": random_result,
+    "exit": exits,
+    "device-error": device_error,
+    "second-time": second_time,
 }
 
 
@@ -84,10 +116,11 @@ def patch(module: Any) -> None:
     from harness.case import LayerNorm
 
     real = module.ThunderSubject.forward
-    fault = FAULTS[os.environ["TEFUZZ_TEST_FAULT"]]
+    chosen = os.environ["TEFUZZ_TEST_FAULT"]
 
     def forward(self: Any, index: int, x: Any) -> Any:
         if any(isinstance(layer, LayerNorm) for layer in self.case.layers):
+            fault = list(FAULTS.values())[self.case.seed - 1] if chosen == "by-seed" else FAULTS[chosen]
             fault()
         return real(self, index, x)
 
