@@ -11,20 +11,44 @@ import pytest
 
 from harness.gpus import least_used, visible_gpus, workers
 
+CONFTEST = """
+
+import os
+import pathlib
+import sys
+
+LOG = pathlib.Path({log!r})
+
+
+def pytest_collection_finish(session):
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    with LOG.open("a") as log:
+        log.write(f"{{worker}} {{os.environ.get('CUDA_VISIBLE_DEVICES')}} {{'torch' in sys.modules}}\\n")
+
+
+# Without the look at the device: there is none.
+from harness.pytest_plugin import FuzzSession
+
+FuzzSession.pytest_sessionstart = lambda self: None
+FuzzSession.pytest_report_header = lambda self: []
+"""
 TESTS = """
 import os
-import sys
+import pathlib
+import time
 
 import pytest
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_environment(number, pytestconfig, tmp_path_factory):
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    with open({log!r}, "a") as log:
-        log.write(f"{{worker}} {{os.environ.get('CUDA_VISIBLE_DEVICES')}} {{'torch' in sys.modules}}\\n")
-    if number == 0 and {dies}:
-        os._exit(1)
+def test_environment(number):
+    if {dies}:
+        if os.environ["PYTEST_XDIST_WORKER"] == "gw0":
+            os._exit(1)
+        for _ in range(600):
+            if "gw2" in pathlib.Path({log!r}).read_text():
+                break
+            time.sleep(0.1)
 """
 
 
@@ -82,12 +106,8 @@ def test_each_worker_has_its_gpu_before_torch_is_imported(
     suite = tmp_path / "fuzz"
     suite.mkdir()
     conftest = Path(__file__).parent.parent.parent / "fuzz" / "conftest.py"
-    # Without the look at the device: there is none.
-    (suite / "conftest.py").write_text(
-        conftest.read_text() + "\n\nfrom harness.pytest_plugin import FuzzSession\n"
-        "FuzzSession.pytest_sessionstart = lambda self: None\nFuzzSession.pytest_report_header = lambda self: []\n"
-    )
     log = tmp_path / "log"
+    (suite / "conftest.py").write_text(conftest.read_text() + CONFTEST.format(log=str(log)))
     (suite / "test_environment.py").write_text(TESTS.format(log=str(log), dies=dies))
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CUDA_VISIBLE"))
@@ -100,6 +120,6 @@ def test_each_worker_has_its_gpu_before_torch_is_imported(
         text=True,
         check=False,
     )
-    lines = [line.split() for line in log.read_text().splitlines()]
+    lines = [line.split() for line in log.read_text().splitlines() if line.startswith("gw")]
     assert {(worker, gpu) for worker, gpu, _ in lines} == set(expected.items()), done.stdout + done.stderr
     assert {imported for _, _, imported in lines} == {"False"}
