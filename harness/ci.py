@@ -90,12 +90,15 @@ def junit(result: RunResult) -> str:
     """JUnit XML: a test case for each bucket. New ones fail, known issues are skipped, cases in flight are errors."""
     suite = ElementTree.Element("testsuite", name="tefuzz")
     for one in result.buckets:
-        entry = _entry(suite, one.bucket.partition("/")[0], one.bucket, one.seconds)
+        # A bucket may hold cases that a known issue explains and others: names have to differ.
+        name = one.bucket if one.known_issue is None else f"{one.bucket} ({one.known_issue})"
+        entry = _entry(suite, one.bucket.partition("/")[0], name, one.seconds)
+        cases = "1 case" if one.cases == 1 else f"{one.cases} cases"
         if one.known_issue is not None:
-            ElementTree.SubElement(entry, "skipped", message=f"known issue {_xml(one.known_issue)}, {one.cases} cases")
+            ElementTree.SubElement(entry, "skipped", message=f"known issue {_xml(one.known_issue)}, {cases}")
         else:
             first = one.text.splitlines()[0]
-            failure = ElementTree.SubElement(entry, "failure", message=_xml(f"{first} ({one.cases} cases)"))
+            failure = ElementTree.SubElement(entry, "failure", message=_xml(f"{first} ({cases})"))
             failure.text = _xml(one.text)
     for path in result.in_flight:
         entry = _entry(suite, "in flight", path.name, 0.0)

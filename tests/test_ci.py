@@ -57,9 +57,9 @@ def test_junit_has_an_entry_for_each_bucket(run: Path, tmp_path: Path) -> None:
     }  # fmt: skip
     new, known, lost = suite
     assert new.get("classname") == "tefuzz.gradient"
-    assert (new[0].tag, new[0].get("message")) == ("failure", "GradientDiffers: 100% <wrong>� (1 cases)")
+    assert (new[0].tag, new[0].get("message")) == ("failure", "GradientDiffers: 100% <wrong>� (1 case)")
     assert "]]> here" in str(new[0].text)
-    assert (known.get("name"), known[0].tag) == (KNOWN, "skipped")
+    assert (known.get("name"), known[0].tag) == (f"{KNOWN} (some-issue)", "skipped")
     assert "some-issue" in str(known[0].get("message"))
     assert (lost.get("name"), lost[0].tag) == ("gw2.in-flight.json", "error")
     assert str(lost[0].text).endswith("gw2.in-flight.json --revert caching")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from harness.commands import report
-from harness.recorder import CaseRecord
+from harness.recorder import CaseRecord, RunInfo
 from harness.report.sightings import pairs_that_never_met
 from tests.cli.support import tefuzz
 from tests.report.support import parsed
@@ -102,6 +102,14 @@ def test_buckets_over_several_runs(tmp_path: Path) -> None:
     assert "x/y/z/known/none" not in rows, "known issues are not said to be gone"
     marks = list(root.iter("{http://www.w3.org/2000/svg}circle"))
     assert len(marks) == 2, "two new buckets on the time line"
+
+
+def test_the_command_undoes_what_the_run_undid(run: Path) -> None:
+    info = RunInfo(profile="ci", seed=1, reverts=("caching", "remat"), started=0.0)
+    (run / "run.info").write_bytes(msgspec.json.encode(info))
+    assert tefuzz("report", run).exit_code == 0
+    commands = ["".join(e.itertext()) for e in parsed(run / "reports" / "index.html").iter("code")]
+    assert any(command.endswith("/reports --revert caching --revert remat") for command in commands)
 
 
 def test_pairs_of_features_that_never_met() -> None:
