@@ -8,7 +8,7 @@ WORKERS ?= auto
 PROFILE ?= dev
 FUZZ_OPTIONS ?=
 
-.PHONY: help setup fuzz test lint quality mutants test-releases test-upstream test-te-latest test-te-latest-short bench clean
+.PHONY: help setup fuzz test lint quality mutants determinism test-fleet test-releases test-upstream test-te-latest test-te-latest-short bench clean
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
@@ -42,6 +42,13 @@ mutants: setup  ## small regressions of Thunder and TE: is each found? goes on w
 
 test-releases: setup  ## prove the detectors on the old Thunder release that has a bug, in an environment of its own
 	$(BIN)/python tests/releases/run_releases.py --pip-options "$(PIP_OPTIONS)"
+
+test-fleet: setup  ## several machines: also a campaign on a local Ray, one of whose workers is killed (some minutes)
+	$(BIN)/pip install --quiet $(PIP_OPTIONS) -e ".[dev,fleet]"
+	TEFUZZ_TEST_RAY=1 $(BIN)/pytest tests/fleet
+
+determinism: setup  ## 200 cases three times: in order, shuffled, in two processes: equal to the last bit? (ten minutes)
+	TEFUZZ_DETERMINISM_CASES=200 $(BIN)/pytest tests/isolation/test_determinism.py
 
 bench: setup  ## the benchmarks: cases per second and shares of time, speed of the emulation
 	$(BIN)/python benchmarks/cases.py

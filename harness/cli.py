@@ -9,6 +9,7 @@ import click
 
 from harness.case import CaseError
 from harness.commands.bisect import bisect
+from harness.commands.campaign import campaign
 from harness.commands.common import BadInput, ExitCode
 from harness.commands.corpus import corpus
 from harness.commands.doctor import doctor
@@ -56,6 +57,7 @@ def main() -> None:
       tefuzz replay                               # do old bugs stay away?
       tefuzz corpus                               # what fuzz runs kept so far
       tefuzz stats                                # what is drawn, and how often?
+      tefuzz campaign --minutes 10                # fuzz on a Ray cluster, or on this machine
       tefuzz mutants                              # would regressions of Thunder and TE be found?
 
     Each subcommand explains itself: tefuzz run --help
@@ -72,5 +74,6 @@ for command in (
     report,
     stats,
     mutants,
+    campaign,
 ):
     main.add_command(command)

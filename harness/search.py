@@ -8,18 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from harness.case import Case
 from harness.device import activate
-from harness.judge import FirstFindings, Judge
+from harness.judge import AnyJudgement, FirstFindings, Judge
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from harness.checks.base import Finding
+    from harness.isolation import ReportedFinding
 
 
 class _TimeIsUp(BaseException):
@@ -38,20 +39,22 @@ class Search:
     """Seconds for shrinking, within the time box."""
     before: Callable[[Case], None] = lambda case: None
     """Told of each case before it runs."""
+    judge: Callable[[Case], AnyJudgement] | None = None
+    """What runs a case no further than to its first findings; in this process without."""
     examples_to_find: int | None = None
     executions: int = 0
     started: float = field(default_factory=time.perf_counter)
     seconds_to_find: float = 0.0
-    finding: Finding | None = None
+    finding: Finding | ReportedFinding | None = None
     """The smallest finding so far."""
     timed_out: bool = False
 
     def __post_init__(self) -> None:
-        self._first_findings = FirstFindings(Judge.of(activate()).judge_first, self._count)
+        judge = self.judge or Judge.of(activate()).judge_first
+        self._first_findings: FirstFindings[AnyJudgement] = FirstFindings(judge, self._count)
 
     def run(self, number: int) -> None:
         """Fuzz with seed ``number``; afterwards ``finding`` is the shrunk one, or None."""
-        from harness.checks.base import Finding
 
         @seed(number)
         @settings(
@@ -69,8 +72,10 @@ class Search:
 
         try:
             fuzz()
-        except Finding as finding:
-            self.finding = finding
+        except AssertionError as finding:
+            if not hasattr(finding, "bucket"):
+                raise
+            self.finding = cast("Finding | ReportedFinding", finding)
         except _TimeIsUp:
             self.timed_out = True
 

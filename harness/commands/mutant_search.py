@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from harness.checks.base import Finding
+    from harness.isolation import ReportedFinding
 
 SEED = 0
 """Equal campaigns draw equal cases."""
@@ -89,7 +90,7 @@ def _result(mutant: Mutant, search: Search) -> Result:
     return msgspec.structs.replace(found, outcome="killed")
 
 
-def _without_mutant(finding: Finding) -> Finding | None:
+def _without_mutant(finding: Finding | ReportedFinding) -> Finding | None:
     return Judge.of(activate()).first_unexplained(finding.case)
 
 

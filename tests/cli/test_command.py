@@ -38,6 +38,7 @@ def test_help_lists_the_commands() -> None:
         "run",
         "reduce",
         "bisect",
+        "campaign",
         "replay",
         "corpus",
         "report",
