@@ -21,9 +21,16 @@ from harness.commands.common import (
     writable_directory,
 )
 from harness.corpus import load_regression
-from harness.device import DeviceChoice
+from harness.device import DeviceChoice, installed_versions
 from harness.isolation import Settings
-from harness.reduction.reducer import Files, NothingToReduceError, Reduction, State, begin, load_state
+from harness.reduction.reducer import (
+    Files,
+    NothingToReduceError,
+    Reduction,
+    State,
+    begin,
+    load_state,
+)
 from harness.reduction.workers import Workers
 
 PROGRESS_SECONDS = 15.0
@@ -74,7 +81,7 @@ def reduce(
     files = Files(output or file.with_name(f"{file.stem}.reduced.json"))
     if files.output.absolute() == file.absolute():
         raise BadInput(f"{file} is the input: name another file with --output.")
-    writable_directory(files.output.absolute().parent)
+    writable_directory(files.output.absolute().parent).mkdir(parents=True, exist_ok=True)
     state = _earlier_state(files, case, bucket, reverts)
     workers = Workers(processes, Settings(device=device, reverts=reverts))
     progress = _Progress()
@@ -87,7 +94,7 @@ def reduce(
             progress.reduction = Reduction(workers, state, files, progress.update)
             final = progress.reduction.run()
     except NothingToReduceError as error:
-        raise BadInput(f"{file}: {error}") from error
+        raise BadInput(f"{file}: {error}".replace("--tefuzz-device", "--device")) from error
     finally:
         workers.close()
     click.echo(_result(final, files, reverts))
@@ -102,9 +109,9 @@ def _earlier_state(files: Files, case: Case, bucket: str | None, reverts: Sequen
     except CaseError as error:
         click.echo(f"begins anew: {error}")
         return None
-    same = state.case == case.id and state.reverts == tuple(reverts)
+    same = state.case == case.id and state.reverts == tuple(reverts) and state.versions == installed_versions()
     if not same or bucket not in (None, state.target.bucket, state.target.digest):
-        click.echo(f"begins anew: {files.state} is about another case, bucket or fix")
+        click.echo(f"begins anew: {files.state} is about another case, bucket, fix or version")
         return None
     click.echo(f"goes on after {plural(state.executions, 'execution')}: {files.state}")
     return state

@@ -16,6 +16,7 @@ import msgspec
 
 from harness.bucket import digest
 from harness.case import Case, CaseError, Data, decode, describe, pretty_json, replace, walk
+from harness.device import installed_versions
 from harness.recorder import write_atomically
 from harness.reduction.candidates import Position, candidates
 from harness.reduction.workers import Found, Job, Outcome, Workers
@@ -63,6 +64,8 @@ class State(Data, frozen=True, kw_only=True):
     case: str
     """Id of the case that is reduced."""
     reverts: tuple[str, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
+    """Of the packages whose bug it is: under others cases may show something else."""
     target: Target
     best: Case
     position: tuple[int, ...] = ()
@@ -110,8 +113,15 @@ def begin(workers: Workers, case: Case, bucket: str | None, reverts: Sequence[st
             if bucket in (found.bucket, found.digest) or (bucket is None and (thorough or found.issue is None)):
                 late = found not in early and thorough
                 target = Target(bucket=found.bucket, issue=found.issue, thorough=late)
-                state = State(case=case.id, reverts=tuple(reverts), target=target, best=case, tried={case.id: True})
-                state = replace(state, seconds=time.monotonic() - started)
+                state = State(
+                    case=case.id,
+                    reverts=tuple(reverts),
+                    versions=installed_versions(),
+                    target=target,
+                    best=case,
+                    tried={case.id: True},
+                    seconds=time.monotonic() - started,
+                )
                 return replace(state, history=(size(state),))
         early = outcome.found
     others = ", ".join(f"{one.bucket} [{one.digest}]" for one in outcome.found) or "nothing"

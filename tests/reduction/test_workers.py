@@ -55,14 +55,17 @@ def test_a_case_is_reduced_by_processes(tmp_path: Path) -> None:
     layers = [plain, {"layer": "layer_norm", "eps": 1e-6}, plain, {"layer": "linear", "out_features": 64}]
     large = {"schema": 1, "jit": None, "fuser": {}, "layers": layers, "steps": [{"mode": "eval"}, {}], "seed": 5}
     path = write(tmp_path / "large.json", large)
-    done = tefuzz("reduce", path, "--revert", "fuser", "-n", "2")
+    before = path.read_text()
+    output = tmp_path / "new" / "small.json"
+    done = tefuzz("reduce", path, "--revert", "fuser", "-n", "2", "--output", output)
     assert done.exit_code == 0, done.output
     assert "keeps exception/backward/" in done.stdout
     assert "4 layers and 2 steps became 1 and 1" in done.stdout
-    small = load_case(tmp_path / "large.reduced.json")
+    small = load_case(output)
     assert isinstance(small.layers[0], Linear | LayerNorm)
     assert canonical_json(small).count(b":") < 8, "all else is at its default"
-    assert {path.name for path in tmp_path.iterdir()} == {"large.json", "large.reduced.json"}
+    assert [path.name for path in output.parent.iterdir()] == ["small.json"]
+    assert path.read_text() == before
 
 
 def test_the_input_is_not_overwritten(tmp_path: Path) -> None:
@@ -70,6 +73,15 @@ def test_the_input_is_not_overwritten(tmp_path: Path) -> None:
     result = tefuzz("reduce", path, "--output", path)
     assert result.exit_code == 2
     assert "is the input: name another file" in result.stderr
+
+
+def test_a_device_that_is_not_there(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    result = tefuzz("reduce", write(tmp_path / "case.json", CASE), "--device", "cuda", "-n", "1")
+    assert result.exit_code == 2, result.output
+    assert "run with --device cpu" in result.stderr
 
 
 @pytest.mark.parametrize("content", ["", '{"version": 99}'])
