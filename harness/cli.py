@@ -14,6 +14,7 @@ from harness.commands.common import BadInput, ExitCode
 from harness.commands.corpus import corpus
 from harness.commands.doctor import doctor
 from harness.commands.mutants import mutants
+from harness.commands.nightly import nightly
 from harness.commands.reduce import reduce
 from harness.commands.replay import replay
 from harness.commands.report import report
@@ -75,5 +76,10 @@ for command in (
     stats,
     mutants,
     campaign,
+    nightly,
 ):
     main.add_command(command)
+
+
+if __name__ == "__main__":
+    main()

@@ -44,6 +44,7 @@ def test_help_lists_the_commands() -> None:
         "report",
         "stats",
         "mutants",
+        "nightly",
     }
     assert all(f"\n  {command} " in result.stdout for command in main.commands)
 
