@@ -149,9 +149,10 @@ def test_the_most_severe_code_decides(codes: list[int], expected: ExitCode) -> N
 def test_in_a_ci_the_profile_is_random_and_keeps_its_database(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib, hypothesis\n"
+        "from hypothesis.database import DirectoryBasedExampleDatabase\n"
         "from harness.profiles import PROFILES, load\n"
         "plain = hypothesis.settings.default\n"
-        "load(PROFILES['nightly'], pathlib.Path(sys.argv[1]), fixes_undone=False)\n"
+        "load(PROFILES['nightly'], DirectoryBasedExampleDatabase(pathlib.Path(sys.argv[1])))\n"
         "now = hypothesis.settings.default\n"
         "print(plain.derandomize, plain.database, now.derandomize, type(now.database).__name__)\n"
     )
