@@ -21,7 +21,8 @@ RUNS = Path(".tefuzz") / "runs"
 def report(run: Path | None, report_dir: Path | None) -> None:
     """Write index.html over the buckets of a fuzz run: how many cases each, new or known, and what was covered.
 
-    RUN is the directory of a run, the newest one below .tefuzz/runs if it is not given. Nothing is run.
+    RUN is the directory of a run, the newest one below .tefuzz/runs if it is not given. The runs beside it tell when a
+    bucket was first and last seen, and which ones are gone. Nothing is run.
 
     \b
     Examples:
