@@ -50,8 +50,9 @@ test-fleet: setup  ## several machines: also a campaign on a local Ray, one of w
 determinism: setup  ## 200 cases three times: in order, shuffled, in two processes: equal to the last bit? (ten minutes)
 	TEFUZZ_DETERMINISM_CASES=200 $(BIN)/pytest tests/isolation/test_determinism.py
 
-bench: setup  ## the benchmarks: cases per second and shares of time, speed of the emulation
+bench: setup  ## the benchmarks: shares of time, overhead, start, scaling, growth, speed of the emulation
 	$(BIN)/python benchmarks/cases.py
+	$(BIN)/python benchmarks/costs.py
 	$(BIN)/python benchmarks/emulation.py
 
 test-upstream: setup  ## run the test files of TE (DIR=a checkout at the installed version) or Thunder (DIR=thunder)

@@ -225,8 +225,10 @@ class Cluster:
                 raise  # an error of ours, which would come again
             except RayError as error:
                 del self._running[stream]
-                say(f"shard {shard.plan.shard}: LOST ITS WORKER ({type(error).__name__}), goes on in another")
-                if (rest := shard.rest()) is not None:
+                rest = shard.rest()
+                goes_on = "its time is over" if rest is None else "it goes on in another"
+                say(f"shard {shard.plan.shard}: LOST ITS WORKER ({type(error).__name__}), {goes_on}")
+                if rest is not None:
                     self.start(rest)
                 continue
             shard.take(progress)

@@ -50,6 +50,8 @@ class CaseRecord(Data, frozen=True, kw_only=True):
     """Bytes of its canonical JSON: how a case shrank."""
     item: str = ""
     """Node id of the test, which is a shard; empty where that was not recorded."""
+    memory: int = 0
+    """Bytes in use after the case, of the device on CUDA and of the process otherwise; 0 where nobody looked."""
 
 
 class RunInfo(Data, frozen=True, kw_only=True):
@@ -98,6 +100,7 @@ class Recorder:
             steps=len(case.steps),
             size=len(canonical_json(case)),
             item=item,
+            memory=getattr(verdict, "memory", 0),
         )
         self._records.write(msgspec.json.encode(record).decode() + "\n")
         self._in_flight.unlink(missing_ok=True)

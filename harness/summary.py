@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 from harness.bucket import digest
 from harness.recorder import CaseRecord, failure_file, in_flight, read_records
@@ -37,12 +38,32 @@ def summary_lines(directory: Path, seconds: float, replay_options: str = "") -> 
     yield "time: " + ", ".join(f"{phase} {value / total:.0%}" for phase, value in spent.most_common())
     slowest = max(records, key=lambda record: sum(record.seconds.values()))
     yield f"slowest case: {slowest.case_id}, {sum(slowest.seconds.values()):.1f} s: {slowest.model}"
+    yield from leaks(directory)
     for issue, count in Counter(r.known_issue for r in records if r.known_issue).most_common():
         yield f"known issue: {count} x {issue}"
     for bucket, count in Counter(r.bucket for r in records if r.bucket and not r.known_issue).most_common():
         yield f"FOUND: {count} x {bucket}"
         if (path := failure_file(directory, digest(bucket))).exists():
             yield f"    replay: tefuzz run {path}{replay_options}"
+
+
+LEAK_CASES = 40
+"""Fewer cases say nothing: the first ones of a process fill caches."""
+LEAK_BYTES = 128 * 2**20
+LEAK_RATIO = 1.5
+
+
+def leaks(directory: Path) -> Iterator[str]:
+    """Workers whose memory after a case keeps growing: the last quarter of their cases against the second."""
+    for path in sorted(directory.glob("*.jsonl")):
+        used = [record.memory for record in read_records(directory, path.name) if record.memory]
+        quarter = len(used) // 4
+        if len(used) < LEAK_CASES:
+            continue
+        early, late = median(used[quarter : 2 * quarter]), median(used[-quarter:])
+        if late - early > LEAK_BYTES and late > LEAK_RATIO * early:
+            grown = f"{early / 2**20:.0f} MB to {late / 2**20:.0f} MB"
+            yield f"LEAK: the memory in use after a case grew from {grown} over {len(used)} cases of {path.stem}"
 
 
 def _counted(records: list[CaseRecord], prefix: str) -> str:

@@ -32,6 +32,7 @@ class VerdictStandIn:
     findings: tuple[FindingStandIn, ...] = ()
     refusal: str | None = None
     te_linears: int = 1
+    memory: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: {"subject": 3.0, "reference": 1.0})
 
 
@@ -162,3 +163,29 @@ def test_the_summary_counts(tmp_path: Path) -> None:
     assert "known issue: 1 x one" in lines
     assert "FOUND: 1 x gradient/backward/Linear.weight/thunder-with-TE-v2/DelayedScaling" in lines
     assert list(summary_lines(tmp_path / "absent", 0.0)) == ["0 cases (0 distinct) in 0 s, 0.00 cases/s"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "reported"),
+    [
+        ([200 + 5 * index for index in range(100)], True),
+        ([400 + index for index in range(100)], False),
+        ([40 + index for index in range(100)], False),
+        ([400, 900] * 50, False),
+        ([400 + 50 * index for index in range(30)], False),
+        ([0] * 100, False),
+    ],
+    ids=["grows", "grows little", "small", "ups and downs", "few cases", "not looked at"],
+)
+def test_a_leak_is_reported(tmp_path: Path, memory: list[int], reported: bool) -> None:
+    recorder = Recorder(tmp_path, "gw3")
+    for megabytes in memory:
+        recorder.before(CASE)
+        verdict = VerdictStandIn(CASE)
+        verdict.memory = megabytes * 2**20
+        recorder.after("te_v2", verdict, None)  # type: ignore[arg-type]
+    recorder.close()
+    lines = [line for line in summary_lines(tmp_path, 1.0) if line.startswith("LEAK")]
+    assert len(lines) == reported
+    if reported:
+        assert "over 100 cases of gw3" in lines[0]

@@ -89,7 +89,7 @@ def test_a_local_ray_survives_a_lost_worker(tmp_path: Path) -> None:
         )
     try:
         deadline = time.monotonic() + 400
-        while not (lines := re.findall(r"shard 0 \(process (\d+)\): [1-9]", log.read_text())):
+        while not (lines := re.findall(r"shard 0 \(process (\d+)\): ", log.read_text())):
             assert time.monotonic() < deadline, log.read_text()
             assert process.poll() is None, log.read_text()
             time.sleep(0.2)

@@ -1,6 +1,6 @@
 """What the harness costs: overhead per case, start, scaling over workers, growth. Ratios, each from one run.
 
-    python benchmarks/harness.py [overhead|start|scaling|growth ...] [--cases 40]
+    python benchmarks/costs.py [overhead|start|scaling|growth ...] [--cases 40]
 
 overhead  whole cases (drawn, run in the child process, judged, recorded) over the bare `thunder.jit` and eager calls
 start     `pytest fuzz/` until its tests are collected, and until its first case is done, over the bare imports
