@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from harness.isolation import IsolatedRunner, Settings
+from harness.isolation import IsolatedRunner
 from harness.judge import IsolatedJudge
 from harness.replay import Kept, Replayed, replay
 
 
-def replay_in_processes(work: Sequence[Kept], processes: int, settings: Settings) -> Iterator[tuple[Kept, Replayed]]:
-    """Replay ``work`` in ``processes`` children and yield each outcome when it is there.
+def replay_in_processes(work: Sequence[Kept], runners: Sequence[IsolatedRunner]) -> Iterator[tuple[Kept, Replayed]]:
+    """Replay ``work`` with ``runners`` at the same time and yield each outcome when it is there.
 
     What a case does to its process is a finding (``harness.isolation``). All children are ended when the iterator is.
     Raises what a child cannot start for: ``DeviceError`` or ``IsolationError``.
@@ -22,7 +22,7 @@ def replay_in_processes(work: Sequence[Kept], processes: int, settings: Settings
     waiting = deque(work)
     answers: queue.SimpleQueue[tuple[Kept, Replayed] | Exception] = queue.SimpleQueue()
     stopped = threading.Event()
-    runners = [IsolatedRunner(settings) for _ in range(min(processes, len(work)))]
+    runners = runners[: len(work)]
 
     def lane(runner: IsolatedRunner) -> None:
         try:
@@ -31,7 +31,7 @@ def replay_in_processes(work: Sequence[Kept], processes: int, settings: Settings
             with suppress(IndexError):
                 while not stopped.is_set():
                     kept = waiting.popleft()
-                    answers.put((kept, replay(judge, kept, settings.reverts)))
+                    answers.put((kept, replay(judge, kept, runner.settings.reverts)))
         except Exception as error:  # noqa: BLE001  raised again where the iterator is read
             answers.put(error)
 

@@ -6,12 +6,14 @@ import os
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
 from harness.commands.common import (
     device_option,
+    isolated_judge,
     plural,
     revert_option,
     start,
@@ -20,9 +22,10 @@ from harness.commands.common import (
 )
 from harness.corpus import case_files
 from harness.device import DeviceChoice
+from harness.exit_codes import ExitCode
 from harness.fixes import reverted
-from harness.isolation import Settings
-from harness.judge import Judge
+from harness.isolation import IsolatedRunner, Settings
+from harness.judge import IsolatedJudge, Judge
 from harness.replay import (
     DEFAULT_RECORDS,
     Kept,
@@ -104,8 +107,29 @@ def replay(
       130  interrupted; what was done is kept
     """
     case_files(paths)  # a place without cases is refused before any time is spent
-    environment = start(device)
-    judge = Judge.of(environment)
+    runners = [IsolatedRunner(Settings(device=device, reverts=reverts)) for _ in range(processes)]
+    with ExitStack() as stack:
+        for runner in runners:
+            stack.callback(runner.close)
+        code = _replay(paths, reverts, device, runners, resume, records)
+    raise click.exceptions.Exit(code)
+
+
+def _replay(
+    paths: Sequence[Path],
+    reverts: Sequence[str],
+    device: DeviceChoice,
+    runners: Sequence[IsolatedRunner],
+    resume: bool,
+    records: Path,
+) -> ExitCode:
+    """Replay what is left to do, say what came of it, and return the exit code."""
+    judge: Judge | IsolatedJudge
+    if runners:
+        judge, environment = isolated_judge(runners[0])
+    else:
+        environment = start(device)
+        judge = Judge.of(environment)
     work = plan(paths, judge.issues, judge.versions, reverts)
     writable_directory(records.parent)
     if not resume:
@@ -121,12 +145,12 @@ def replay(
         for result in done:
             click.echo(_line(result))
     with summary_on_interrupt(lambda: [_summary(done, len(work)), "To go on: the same command with --resume"]):
-        for kept, result in _replayed(todo, judge, Settings(device=device, reverts=reverts), processes):
+        for kept, result in _replayed(todo, judge, reverts, runners):
             kept_records.append(kept, result)
             done.append(result)
             click.echo(f"[{len(done)}/{len(work)}] {_line(result)}")
     click.echo(_summary(done, len(work)))
-    raise click.exceptions.Exit(exit_code(result.outcome for result in done))
+    return exit_code(result.outcome for result in done)
 
 
 def _processes(value: str) -> int:
@@ -138,14 +162,14 @@ def _processes(value: str) -> int:
 
 
 def _replayed(
-    todo: Sequence[Kept], judge: Judge, settings: Settings, processes: int
+    todo: Sequence[Kept], judge: Judge | IsolatedJudge, reverts: Sequence[str], runners: Sequence[IsolatedRunner]
 ) -> Iterator[tuple[Kept, Replayed]]:
-    if processes:
-        yield from replay_in_processes(todo, processes, settings)
+    if runners:
+        yield from replay_in_processes(todo, runners)
         return
-    with reverted(settings.reverts):
+    with reverted(reverts):
         for kept in todo:
-            yield kept, replay_kept(judge, kept, settings.reverts)
+            yield kept, replay_kept(judge, kept, reverts)
 
 
 def _line(result: Replayed) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.device import DeviceError
-from harness.isolation import Settings
+from harness.isolation import IsolatedRunner, Settings
 from harness.replay import Kept, Outcome
 from harness.replay_processes import replay_in_processes
 from tests.cli.support import write
@@ -26,7 +26,7 @@ def test_a_crash_is_a_finding_and_the_others_go_on(tmp_path: Path, monkeypatch: 
         "good": CASE | {"layers": [{"layer": "activation"}]},
     }
     work = [Kept(write(tmp_path / f"{name}.json", content)) for name, content in files.items()]
-    done = list(replay_in_processes(work, 1, Settings(device="cpu")))
+    done = list(replay_in_processes(work, [IsolatedRunner(Settings(device="cpu"))]))
     assert [kept for kept, _ in done] == work
     crash, broken, good = (result for _, result in done)
     assert crash.outcome is Outcome.FAILED
@@ -41,4 +41,4 @@ def test_a_device_that_is_not_there_is_no_outcome(tmp_path: Path) -> None:
         pytest.skip("this machine has a CUDA device")
     kept = Kept(write(tmp_path / "case.json", CASE | {"layers": [{"layer": "activation"}]}))
     with pytest.raises(DeviceError, match="torch sees no CUDA device"):
-        list(replay_in_processes([kept], 1, Settings(device="cuda")))
+        list(replay_in_processes([kept], [IsolatedRunner(Settings(device="cuda"))]))
