@@ -121,7 +121,7 @@ def test_a_reverted_fix_is_found_and_its_case_kept(plain: Fuzzed, tmp_path: Path
     assert "Traceback" not in run.output, "the essence is enough"
     assert "  where:  transformer_engine/pytorch/ops/fuser.py, line " in run.output
     entries = ElementTree.parse(tmp_path / "ci" / "buckets.xml").getroot()
-    assert len(entries) == len(kept) == int(entries.get("failures", "0")), "an entry for each bucket"
+    assert len(entries.findall("*/failure")) == len(kept), "a failure for each new bucket"
     info = run_info(run.directory)
     assert info is not None
     assert (info.profile, info.seed, info.reverts) == ("ci-short", 12, ("fuser",))
