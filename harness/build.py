@@ -38,6 +38,10 @@ DTYPES: dict[str, torch.dtype] = {
 }
 
 
+AUTOCAST_DTYPE = torch.bfloat16
+"""What ``torch.autocast`` casts to."""
+
+
 def step_batch(case: Case, index: int) -> Batch:
     """The leading dimensions of the input of step ``index``."""
     return case.steps[index].batch or case.input.batch
@@ -62,6 +66,9 @@ def make_output_gradient(case: Case, index: int, output: int = 0) -> Tensor:
     if case.input.gradient_layout == "expanded":
         return torch.ones((), dtype=DTYPES[case.input.dtype]).expand(shape)
     gradient = torch.randn(shape, generator=generator, dtype=torch.float32).to(DTYPES[case.input.dtype])
+    if case.steps[index].torch_autocast:
+        # The output may be in autocast's dtype, and its gradient with it: a value that both can hold.
+        gradient = gradient.to(AUTOCAST_DTYPE).to(gradient.dtype)
     return laid_out(gradient, case.input.gradient_layout)
 
 

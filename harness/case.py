@@ -177,6 +177,17 @@ class Cast(Layer, frozen=True, kw_only=True, tag="cast"):
     body: tuple[AnyLayer, ...]
 
 
+class Autocast(Layer, frozen=True, kw_only=True, tag="autocast"):
+    """``torch.autocast`` in bfloat16 around the body; the result is cast back to the dtype of the input.
+
+    With ``enabled`` false, autocast is off around the body, whose input and parameters are float32: what a user does
+    with a part that needs the precision.
+    """
+
+    enabled: bool = True
+    body: tuple[AnyLayer, ...]
+
+
 AnyLayer = (
     Linear
     | LayerNorm
@@ -190,8 +201,9 @@ AnyLayer = (
     | Residual
     | Checkpoint
     | Cast
+    | Autocast
 )
-Region = Residual | Checkpoint | Cast
+Region = Residual | Checkpoint | Cast | Autocast
 """Layers that hold other layers."""
 
 
@@ -246,6 +258,14 @@ class Step(Data, frozen=True, kw_only=True):
     """Leading dimensions of this step's input; None means those of ``Input``."""
     fp8: bool = True
     """Whether the autocast around this step is enabled."""
+    recipe: Recipe | None = None
+    """Another recipe of the autocast around this step; None means that of ``Precision``."""
+    calibrating: bool = False
+    """Whether FP8 is off but its amax histories are filled: ``fp8_autocast(enabled=False, calibrating=True)``."""
+    first_microbatch: bool | None = None
+    """``is_first_microbatch`` of TE's modules: the cast weights are kept from a first microbatch for later ones."""
+    torch_autocast: bool = False
+    """Whether the forward of this step runs in ``torch.autocast`` with bfloat16."""
     before: Literal["nothing", "load_state_dict", "new_parameters"] = "nothing"
     """New values for all parameters before the step: copied into them, or as new parameter objects."""
     gradients: Literal["none", "zeroed", "accumulated"] = "none"
@@ -308,10 +328,22 @@ class Fuser(Data, frozen=True, kw_only=True):
     hide_parameters: Hiding = "between_forward_and_backward"
 
 
+class FusedModule(Data, frozen=True, kw_only=True):
+    """Instead of the JIT, ``te.LayerNormLinear`` or ``te.LayerNormMLP`` is under test, against its parts one by one.
+
+    The layers are a norm and a linear, and for the MLP an activation and a linear back to the width of the input. An
+    extra output between norm and linear is what ``return_layernorm_output`` returns.
+    """
+
+    fp8_weights: bool = False
+    """Whether the modules are made in ``quantized_model_init``: their weights are FP8 tensors."""
+
+
 class Case(Data, frozen=True, kw_only=True):
     """A model, its input, its precision, its training schedule and the subject under test.
 
-    Exactly one subject is tested: the JIT (``jit``), or TE's operation fuser (``fuser``) when ``jit`` is null.
+    Exactly one subject is tested: the JIT (``jit``), or when ``jit`` is null TE's operation fuser (``fuser``) or a
+    fused module of TE (``fused_module``).
     """
 
     schema: int = SCHEMA_VERSION
@@ -321,23 +353,28 @@ class Case(Data, frozen=True, kw_only=True):
     steps: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1, max_length=1024)] = (Step(),)
     jit: Jit | None = Jit()
     fuser: Fuser | None = None
+    fused_module: FusedModule | None = None
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA_VERSION:
             raise ValueError(f"schema version {self.schema}; this version of tefuzz reads {SCHEMA_VERSION}")
-        if (self.jit is None) == (self.fuser is None):
-            raise ValueError("exactly one of `jit` and `fuser` must be given, and the other one must be null")
+        if sum(subject is not None for subject in (self.jit, self.fuser, self.fused_module)) != 1:
+            raise ValueError(
+                "exactly one of `jit`, `fuser` and `fused_module` must be given, and the others must be null"
+            )
         _check_depth(self.layers)
         output_width(self.layers, self.input.features)
         parameter_owners(self.layers, self.input.features)
         _check_size(self)
         _check_extra_outputs(self.layers)
         _check_steps(self.steps)
+        _check_recipes(self)
         if self.fuser is not None:
             _check_fuser(self)
         if self.jit is not None:
             _check_jit(self, self.jit)
+        _check_fused_module(self)
 
     @property
     def id(self) -> str:
@@ -362,7 +399,7 @@ def output_width(layers: tuple[AnyLayer, ...], width: int) -> int:
                         f"layer {index} (residual) adds a body of width {inner} to its input of width {width}: "
                         f"end the body with a layer of width {width}"
                     )
-            case Checkpoint() | Cast():
+            case Checkpoint() | Cast() | Autocast():
                 width = output_width(layer.body, width)
             case _:
                 pass
@@ -396,19 +433,39 @@ def executed(
 ) -> Iterator[tuple[str, AnyLayer, int, Dtype | None]]:
     """Path, layer, input width and dtype of every layer that holds no others, in order of execution.
 
-    ``dtype`` is that of the input (None: not asked for); inside a cast it is the cast's.
+    ``dtype`` is that of the input (None: not asked for); inside a cast it is the cast's, where autocast is off float32.
     """
     for index, layer in enumerate(layers):
         if isinstance(layer, Region):
-            inner = layer.dtype if isinstance(layer, Cast) else dtype
-            yield from executed(layer.body, width, inner, f"{prefix}{index}.")
+            yield from executed(layer.body, width, _dtype_inside(layer, dtype), f"{prefix}{index}.")
         else:
             yield f"{prefix}{index}", layer, width, dtype
         width = output_width((layer,), width)
 
 
+def _dtype_inside(region: Region, outside: Dtype | None) -> Dtype | None:
+    """The dtype of the parameters inside a region."""
+    match region:
+        case Cast():
+            return region.dtype
+        case Autocast(enabled=False):
+            return "float32"
+        case _:
+            return outside
+
+
+def in_autocast(layers: tuple[AnyLayer, ...], active: bool, prefix: str = "") -> Iterator[str]:
+    """Paths of the layers that hold no others and run in ``torch.autocast``, which is ``active`` around them or not."""
+    for index, layer in enumerate(layers):
+        if isinstance(layer, Region):
+            inner = layer.enabled if isinstance(layer, Autocast) else active
+            yield from in_autocast(layer.body, inner, f"{prefix}{index}.")
+        elif active:
+            yield f"{prefix}{index}"
+
+
 def linears(layers: tuple[AnyLayer, ...], width: int) -> Iterator[tuple[str, Linear, int, Dtype | None]]:
-    """The linears of ``executed``; their dtype is None outside casts."""
+    """The linears of ``executed``; their dtype is None outside casts and parts without autocast."""
     for path, layer, inputs, dtype in executed(layers, width):
         if isinstance(layer, Linear):
             yield path, layer, inputs, dtype
@@ -451,6 +508,9 @@ def describe(layers: tuple[AnyLayer, ...], width: int) -> str:
                 parts.append(f"{type(layer).__name__.lower()}[{describe(layer.body, width)}]")
             case Cast():
                 parts.append(f"in {layer.dtype}[{describe(layer.body, width)}]")
+            case Autocast():
+                switch = "autocast" if layer.enabled else "autocast off"
+                parts.append(f"{switch}[{describe(layer.body, width)}]")
         width = after
     return " → ".join(parts)
 
@@ -644,13 +704,21 @@ def _check_steps(steps: tuple[Step, ...]) -> None:
             )
 
 
+def _check_recipes(case: Case) -> None:
+    for index, step in enumerate(case.steps):
+        if step.recipe is not None and (case.precision.recipe is None or not step.fp8):
+            raise ValueError(f"step {index} has a recipe of its own, but no FP8: leave out its `recipe`")
+
+
 def _check_jit(case: Case, jit: Jit) -> None:
     if jit.entry == "grad":
         _check_grad_entry(case)
     if jit.entry == "module" and any(step.before == "new_parameters" for step in case.steps):
         raise ValueError("a jitted module keeps its parameter objects: use load_state_dict, or another entry")
-    if jit.executor == "transformer_engine_v1" and not all(step.fp8 for step in case.steps):
-        raise ValueError("executor v1 takes its recipe from thunder.jit, not from autocast: leave out `fp8` of steps")
+    if jit.executor == "transformer_engine_v1" and any(not step.fp8 or step.recipe for step in case.steps):
+        raise ValueError(
+            "executor v1 takes its recipe from thunder.jit, not from autocast: leave out `fp8` and `recipe` of steps"
+        )
 
 
 def _check_grad_entry(case: Case) -> None:
@@ -683,6 +751,36 @@ def _check_fuser(case: Case) -> None:
             raise ValueError(f"layer {path}: an operation of te.ops has its own weight, as it is: leave out the others")
     if any(step.before == "new_parameters" for step in case.steps):
         raise ValueError("a te.ops pipeline keeps its parameter objects: use load_state_dict")
+    if any(step.torch_autocast for step in case.steps):
+        raise ValueError("the operations of a te.ops pipeline run outside torch.autocast: leave out `torch_autocast`")
+
+
+def _check_fused_module(case: Case) -> None:
+    if case.fused_module is None:
+        if any(step.calibrating or step.first_microbatch is not None for step in case.steps):
+            raise ValueError("only a fused module calibrates and has microbatches: leave both out of the steps")
+        return
+    parts = [layer for layer in case.layers if not isinstance(layer, ExtraOutput)]
+    kinds: list[tuple[type[Layer], ...]] = [(LayerNorm, RMSNorm), (Linear,), (Activation, GatedActivation), (Linear,)]
+    if len(parts) not in (2, 4) or not all(map(isinstance, parts, kinds)):
+        raise ValueError(
+            "a fused module is a norm and a linear, and for an MLP an activation and a linear: no other layers"
+        )
+    if parts != list(case.layers) and case.layers != (parts[0], case.layers[1], *parts[1:]):
+        raise ValueError("a fused module has one extra output at most, right after its norm")
+    first, *others = [layer for layer in parts if isinstance(layer, Linear)]
+    if any(linear.weight_operation != "none" or linear.parameters != "own" for linear in (first, *others)):
+        raise ValueError("a fused module has its own weights, as they are: leave out the other options of its linears")
+    if others and (others[0].bias != first.bias or others[0].out_features != case.input.features):
+        raise ValueError("both linears of an MLP have a bias or neither, and the second gives the width of the input")
+    if any(isinstance(layer, Activation) and layer.function == "gelu" for layer in parts):
+        raise ValueError("TE's GELU is the tanh form: use gelu_tanh")
+    if any(step.torch_autocast or step.before == "new_parameters" for step in case.steps):
+        raise ValueError("a fused module keeps its parameter objects and runs outside torch.autocast: leave both out")
+    if any(step.calibrating and not (step.fp8 and case.precision.recipe) for step in case.steps):
+        raise ValueError("a step that calibrates needs a recipe, and `fp8` as it is")
+    if case.fused_module.fp8_weights and case.precision.recipe is None:
+        raise ValueError("FP8 weights need a recipe")
 
 
 def _check_frozen(frozen: tuple[str, ...], parameters: tuple[str, ...]) -> None:

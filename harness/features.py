@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from harness.case import (
     Activation,
     AnyLayer,
+    Autocast,
     Case,
     Checkpoint,
+    DelayedScaling,
     Dropout,
     ExtraOutput,
+    Float8CurrentScaling,
     GatedActivation,
     InPlace,
     Linear,
     Rearrange,
     Region,
     Step,
+    in_autocast,
     walk,
 )
 
@@ -39,6 +43,9 @@ def features(case: Case) -> frozenset[str]:
         found.add(f"names:{case.jit.names}")
     if case.fuser is not None:
         found.add(f"hide_parameters:{case.fuser.hide_parameters}")
+    if case.fused_module is not None:
+        kind = "LayerNormLinear" if sum(isinstance(layer, Linear) for layer in case.layers) == 1 else "LayerNormMLP"
+        found |= {f"fused_module:{kind}"} | ({"fp8_weights"} if case.fused_module.fp8_weights else set())
     found.add("steps:one" if len(case.steps) == 1 else "steps:several")
     batches = {step.batch or case.input.batch for step in case.steps}
     if len(batches) > 1:
@@ -47,6 +54,7 @@ def features(case: Case) -> frozenset[str]:
         found.add("batch:empty")
     for step in case.steps:
         found |= _step_features(step)
+    found |= _autocast_features(case) | _recipe_features(case)
     for path, layer in walk(case.layers):
         found |= _layer_features(layer)
         if isinstance(layer, Region) and "." in path:
@@ -63,14 +71,51 @@ def features(case: Case) -> frozenset[str]:
     return frozenset(found)
 
 
+def _autocast_features(case: Case) -> set[str]:
+    """Of ``torch.autocast``: around whole steps, around parts, and off in parts."""
+    found = set()
+    around = [step.torch_autocast for step in case.steps]
+    regions = [layer for _, layer in walk(case.layers) if isinstance(layer, Autocast)]
+    if any(around):
+        found.add("torch_autocast:around the step")
+    if any(before and not now for before, now in combinations(around, 2)):
+        found.add("torch_autocast:switched off")
+    if any(around) and not all(layer.enabled for layer in regions):
+        found.add("torch_autocast:off inside")
+    for step in case.steps:
+        if step.mode != "train" and any(in_autocast(case.layers, step.torch_autocast)):
+            found.add("torch_autocast:without grad")
+    return found
+
+
+def _recipe_features(case: Case) -> set[str]:
+    """Of recipes that change from step to step."""
+    found = set()
+    recipes = [step.recipe or case.precision.recipe for step in case.steps]
+    if any(step.recipe is not None for step in case.steps):
+        found.add("step:another recipe")
+    if case.precision.recipe_object == "new_each_step" or any(a != b for a, b in pairwise(recipes)):
+        found.add("recipe_object:changes")
+    kinds = [type(recipe) for recipe in recipes]
+    if (Float8CurrentScaling, DelayedScaling) in combinations(kinds, 2):
+        found.add("recipe:DelayedScaling after Float8CurrentScaling")
+    return found
+
+
 def _step_features(step: Step) -> set[str]:
     found = {f"step:{step.mode}"}
     if not step.fp8:
         found.add("step:fp8 off")
+    if step.calibrating:
+        found.add("step:calibrating")
+    if step.first_microbatch is not None:
+        found.add("step:first microbatch" if step.first_microbatch else "step:later microbatch")
     if step.gradients != "none":
         found.add(f"gradients:{step.gradients}")
     if step.backward != "now":
         found.add(f"backward:{step.backward}")
+    if step.deferred:
+        found.add("backward:late")
     if step.before != "nothing":
         found.add(f"before:{step.before}")
     if step.optimizer != "none":
@@ -92,6 +137,8 @@ def _layer_features(layer: AnyLayer) -> set[str]:
                 found.add(f"parameters:{layer.parameters}")
             if layer.weight_operation != "none":
                 found.add(f"weight_operation:{layer.weight_operation}")
+        case Autocast() if not layer.enabled:
+            found.add("autocast region that is off")
         case Rearrange():
             found.add(f"rearrange:{layer.how}")
         case InPlace():

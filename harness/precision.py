@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 
+import transformer_engine.pytorch as te
 from transformer_engine.common import recipe as te_recipe
 
 from harness.build import step_batch, trainable_parameters
-from harness.case import Case, DelayedScaling, Float8CurrentScaling, Recipe, linears
+from harness.case import Case, DelayedScaling, Float8CurrentScaling, Recipe, in_autocast, linears
 
 FORMATS = {"HYBRID": te_recipe.Format.HYBRID, "E4M3": te_recipe.Format.E4M3}
 
@@ -18,14 +20,32 @@ class Recipes:
     def __init__(self, case: Case) -> None:
         self._case = case
         self._shared = make_recipe(case.precision.recipe)
+        self._others: dict[Recipe, te_recipe.Recipe | None] = {}
+
+    def autocast(self, index: int) -> AbstractContextManager[None]:
+        """TE's FP8 autocast as step ``index`` wants it around its forward."""
+        recipe, calibrates = self.for_step(index), self._case.steps[index].calibrating
+        context: AbstractContextManager[None] = te.fp8_autocast(
+            enabled=recipe is not None and not calibrates, calibrating=calibrates, fp8_recipe=recipe
+        )
+        return context
 
     def for_step(self, index: int) -> te_recipe.Recipe | None:
         """The recipe object of step ``index``, None without FP8."""
-        if not self._case.steps[index].fp8:
+        step = self._case.steps[index]
+        if not step.fp8:
             return None
-        if self._case.precision.recipe_object == "shared":
+        if self._case.precision.recipe_object == "new_each_step":
+            return make_recipe(recipe_of(self._case, index))
+        if step.recipe is None:
             return self._shared
-        return make_recipe(self._case.precision.recipe)
+        return self._others.setdefault(step.recipe, make_recipe(step.recipe))
+
+
+def recipe_of(case: Case, index: int) -> Recipe | None:
+    """The recipe of step ``index``; None without FP8."""
+    step = case.steps[index]
+    return (step.recipe or case.precision.recipe) if step.fp8 else None
 
 
 def make_recipe(recipe: Recipe | None) -> te_recipe.Recipe | None:
@@ -51,19 +71,41 @@ def claimed_linears(case: Case, index: int) -> tuple[str, ...]:
     transformer_engine_v1ex.py: the recipe is supported, and both operands fit an FP8 GEMM. Beyond it, Thunder 0.2.6
     asks TE only for traces that it differentiates: in the others a linear stays ``ltorch.linear``, which the torch
     executor claims before Thunder looks at the primitive inside that TE registered (docs/findings.md, "inference").
+    In ``torch.autocast`` its rule for linear gives the primitive, so TE is asked.
     """
-    if case.jit is None or case.jit.executor == "torch" or not differentiated(case, index):
+    if case.jit is None or case.jit.executor == "torch" or not _recipe_is_claimed(case, index):
         return ()
-    if not case.steps[index].fp8:
-        return ()
-    if not isinstance(case.precision.recipe, DelayedScaling):
-        return ()
+    primitive = set(in_autocast(case.layers, case.steps[index].torch_autocast))
     rows = math.prod(step_batch(case, index))
     return tuple(
         path
         for path, layer, width, _ in linears(case.layers, case.input.features)
-        if fits_fp8(rows, width) and fits_fp8(layer.out_features, width)
+        if (path in primitive or differentiated(case, index))
+        and fits_fp8(rows, width)
+        and fits_fp8(layer.out_features, width)
     )
+
+
+def _recipe_is_claimed(case: Case, index: int) -> bool:
+    """Whether the executor supports the recipe of a step, or that of the step which compiled its specialisation.
+
+    A trace that was compiled under one recipe runs under each other one that TE has: no cache key knows of recipes.
+    """
+    recipe = recipe_of(case, index)
+    if isinstance(recipe, DelayedScaling) or recipe is None:
+        return recipe is not None
+    first = next(i for i in range(index + 1) if specialisation(case, i) == specialisation(case, index))
+    return isinstance(recipe_of(case, first), DelayedScaling)
+
+
+def specialisation(case: Case, index: int) -> tuple[object, ...]:
+    """Steps with equal ones run the same compiled traces, and share their FP8 state."""
+    assert case.jit is not None
+    if case.jit.compiles_each_step:
+        return (index,)
+    step = case.steps[index]
+    evaluates = step.mode == "eval" and case.jit.entry == "module"
+    return step_batch(case, index), step.mode == "train", evaluates, step.fp8, step.torch_autocast
 
 
 def differentiated(case: Case, index: int) -> bool:

@@ -23,6 +23,7 @@ from harness.case import (
     Activation,
     ActivationFunction,
     AnyLayer,
+    Autocast,
     Cast,
     Checkpoint,
     Dropout,
@@ -221,6 +222,13 @@ class _Writer:
                     inner = f"{x}_{index}"
                     self._write(indent, f"{inner} = {x}.to(torch.{layer.dtype})")
                     self._row(layer.body, width, f"{path}.", inner, indent)
+                    self._write(indent, f"{x} = {inner}.type_as({x})")
+                case Autocast():
+                    inner = f"{x}_{index}"
+                    self._write(indent, f"{inner} = {x}" if layer.enabled else f"{inner} = {x}.float()")
+                    options = "dtype=torch.bfloat16" if layer.enabled else "enabled=False"
+                    self._write(indent, f"with torch.autocast({x}.device.type, {options}):")
+                    self._row(layer.body, width, f"{path}.", inner, f"{indent}    ")
                     self._write(indent, f"{x} = {inner}.type_as({x})")
                 case ExtraOutput():
                     name = f"extra_{len(self._extra)}"

@@ -23,6 +23,7 @@ from harness.subjects.eager_te_modules import EagerTeModules
 from harness.subjects.eager_te_ops import EagerTeOps
 from harness.subjects.eager_torch import EagerTorch
 from harness.subjects.float64 import OverflowsError
+from harness.subjects.te_fused_module import TeFusedModule, TeModulesOneByOne
 from harness.subjects.te_ops_fsdp import TeOpsFsdp
 from harness.subjects.te_ops_pipeline import TeOpsPipeline, TeOpsPipelineHidden
 from harness.subjects.thunder_te import ThunderTe
@@ -36,6 +37,7 @@ PAIRS: dict[str, tuple[type[Subject], type[Subject]]] = {
     "fuser": (TeOpsPipelineHidden, TeOpsPipeline),
     "fsdp": (TeOpsFsdp, TeOpsPipeline),
     "te_ops": (TeOpsPipeline, EagerTorch),
+    "fused_module": (TeFusedModule, TeModulesOneByOne),
 }
 """Subject under test and reference, by ``pair_name``."""
 
@@ -48,6 +50,8 @@ def pair_name(case: Case) -> str:
     """
     if case.jit is not None:
         return case.jit.executor
+    if case.fused_module is not None:
+        return "fused_module"
     assert case.fuser is not None
     if case.fuser.hide_parameters == "never" and case.precision.recipe is None:
         return "te_ops"
@@ -153,10 +157,11 @@ def reset_global_state() -> None:
 def _comparison(case: Case, device: str) -> tuple[Comparison, str | None]:
     """The rule for the case's tensors, or why they cannot be compared."""
     pair = pair_name(case)
-    if pair not in ("torch", "te_ops"):
+    fused_without_fp8 = pair == "fused_module" and case.precision.recipe is None
+    if pair not in ("torch", "te_ops") and not fused_without_fp8:
         return Exact(), None
     # TE multiplies float32 matrices in TF32 (common/gemm/cublaslt_gemm.cu).
-    in_tf32 = pair == "te_ops" and device == "cuda" and case.input.dtype == "float32"
+    in_tf32 = pair != "torch" and device == "cuda" and case.input.dtype == "float32"
     unit_roundoff = rounding.TF32_ROUNDOFF if in_tf32 else None
     try:
         return rounding.bounds(case, unit_roundoff), None

@@ -4,6 +4,6 @@ Each module holds one dimension of the space. Strategies import Hypothesis and `
 They construct valid cases and filter nothing; the plainest choice comes first, so that shrinking ends there.
 """
 
-from strategies.cases import cases, fuser_cases
+from strategies.cases import cases, fused_module_cases, fuser_cases
 
-__all__ = ["cases", "fuser_cases"]
+__all__ = ["cases", "fused_module_cases", "fuser_cases"]

@@ -7,7 +7,22 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from harness.case import Case, Executor, ExtraOutput, Fuser, Hiding, Input, Jit, Precision, Step, replace
+from harness.case import (
+    Activation,
+    Case,
+    DelayedScaling,
+    Executor,
+    ExtraOutput,
+    FusedModule,
+    Fuser,
+    Hiding,
+    Input,
+    Jit,
+    Precision,
+    Recipe,
+    Step,
+    replace,
+)
 from strategies.inputs import (
     ALIGNED_BATCHES,
     ODD_BATCHES,
@@ -22,10 +37,11 @@ from strategies.layers import (
     TORCH_ACTIVATIONS,
     Model,
     all_trainable,
+    fused_modules,
     models,
 )
 from strategies.precision import precisions
-from strategies.schedules import schedules
+from strategies.schedules import microbatches, schedules, torch_autocasts
 
 WIDTHS = ALIGNED_WIDTHS * 3 + ODD_WIDTHS
 """Mostly widths that TE takes: a case in which TE runs nowhere tests little."""
@@ -43,13 +59,21 @@ JIT_INPUTS = inputs(BATCHES, WIDTHS, gradient_layouts=SUMMABLE_GRADIENT_LAYOUTS)
 TORCH_INPUTS = inputs(BATCHES, WIDTHS, ("float32", "bfloat16"), TAME_DISTRIBUTIONS)
 JIT_MODELS = models(WIDTHS, TORCH_ACTIVATIONS, pipeline=False, max_size=4)
 JIT_SCHEDULES = {
-    executor: schedules(BATCHES, fp8_off=8 if executor == "transformer_engine" else 0, twice=executor == "torch")
+    executor: schedules(
+        BATCHES,
+        fp8_off=8 if executor == "transformer_engine" else 0,
+        twice=executor == "torch",
+        other_recipes=executor == "transformer_engine",
+    )
     for executor in EXECUTORS
 }
 FUSER_INPUTS = inputs(ALIGNED_BATCHES, ALIGNED_WIDTHS)
 FUSER_MODELS = models(ALIGNED_WIDTHS, PIPELINE_ACTIVATIONS, pipeline=True, max_size=6)
 HIDINGS: tuple[Hiding, ...] = ("between_forward_and_backward",) * 4 + ("fsdp", "fsdp", *("never",) * 3, "from_start")
-FUSER_SCHEDULES = schedules(ALIGNED_BATCHES, fp8_off=1, twice=False)
+FUSER_SCHEDULES = schedules(ALIGNED_BATCHES, fp8_off=1, twice=False, other_recipes=True)
+TORCH_AUTOCASTS = torch_autocasts()
+FUSED_INPUTS = inputs(ALIGNED_BATCHES, ALIGNED_WIDTHS, gradient_layouts=SUMMABLE_GRADIENT_LAYOUTS)
+FUSED_SCHEDULES = microbatches(schedules(ALIGNED_BATCHES, fp8_off=1, twice=False, other_recipes=True))
 
 
 def jits(executor: Executor) -> st.SearchStrategy[Jit]:
@@ -74,6 +98,7 @@ def cases(executor: Executor) -> st.SearchStrategy[Case]:
         given_input=TORCH_INPUTS if executor == "torch" else JIT_INPUTS,
         precision=precisions(current=executor == "transformer_engine", none=executor == "torch"),
         steps=JIT_SCHEDULES[executor],
+        torch_autocast=TORCH_AUTOCASTS,
         jit=jits(executor),
         fuser=st.none(),
         seed=seeds,
@@ -91,6 +116,7 @@ def fuser_cases() -> st.SearchStrategy[Case]:
         given_input=FUSER_INPUTS,
         precision=precisions(current=True, none=True),
         steps=FUSER_SCHEDULES,
+        torch_autocast=st.none(),
         jit=st.none(),
         fuser=st.builds(
             Fuser,
@@ -100,6 +126,68 @@ def fuser_cases() -> st.SearchStrategy[Case]:
     )
 
 
+def fused_module_cases() -> st.SearchStrategy[Case]:
+    """te.LayerNormLinear or te.LayerNormMLP against its parts. Shrinks to the former, one training step, TE's defaults.
+
+    A fused module has a backward pass of its own, written by hand, that has to give what autograd gives for the parts:
+    frozen parameters, a returned norm, FP8 weights, kept weights and calibration are branches in it.
+    """
+    return st.builds(
+        _fused_module_case,
+        model=fused_modules(ALIGNED_WIDTHS, PIPELINE_ACTIVATIONS),
+        given_input=FUSED_INPUTS,
+        precision=precisions(current=True, none=True),
+        steps=FUSED_SCHEDULES,
+        fp8_weights=st.sampled_from([False, False, False, True]),
+        seed=seeds,
+    )
+
+
+def _fused_module_case(
+    model: Model,
+    given_input: Input,
+    precision: Precision,
+    steps: tuple[Step, ...],
+    fp8_weights: bool,
+    seed: int,
+) -> Case:
+    """What was drawn independently is made to fit together: the plainer value takes the place of an impossible one."""
+    layers = model(given_input.features)
+    steps = _each(steps, _same_parameters)
+    if precision.recipe is None:
+        steps = _each(steps, lambda step: _sgd(replace(step, recipe=None, calibrating=False)))
+    else:
+        steps = _each(steps, lambda step: _same_history(step, precision.recipe))
+        if len(layers) != 3 or not isinstance(layers[1], ExtraOutput):
+            # Kernels that write FP8 do not round to half precision before, as their parts do.
+            given_input = replace(given_input, dtype="float32")
+        if Activation(function="gelu_tanh") in layers:
+            # Outside FP8 the MLP fuses GELU with its bias, and rounds otherwise than the activation by itself.
+            steps = _each(steps, lambda step: replace(step, fp8=True, calibrating=False))
+        if fp8_weights:
+            # Weights that are FP8 already have nothing to calibrate, and no other kind of recipe.
+            steps = _each(steps, lambda step: replace(step, recipe=None, calibrating=False))
+    if given_input.dtype == "float16":
+        steps = _each(steps, lambda step: replace(step, optimizer="none"))
+    return Case(
+        layers=layers,
+        input=given_input,
+        precision=precision,
+        steps=steps,
+        jit=None,
+        fused_module=FusedModule(fp8_weights=fp8_weights and precision.recipe is not None),
+        seed=seed,
+    )
+
+
+def _same_history(step: Step, recipe: Recipe | None) -> Step:
+    """TE's modules do not survive another length of the history (docs/findings.md, "history-length-change")."""
+    if isinstance(step.recipe, DelayedScaling):
+        length = recipe.amax_history_len if isinstance(recipe, DelayedScaling) else DelayedScaling().amax_history_len
+        return replace(step, recipe=replace(step.recipe, amax_history_len=length))
+    return step
+
+
 def _case(
     model: Model,
     given_input: Input,
@@ -107,6 +195,7 @@ def _case(
     jit: Jit | None,
     fuser: Fuser | None,
     steps: tuple[Step, ...],
+    torch_autocast: Callable[[int], bool] | None,
     **rest: Any,
 ) -> Case:
     """What was drawn independently is made to fit together: the plainer value takes the place of an impossible one."""
@@ -116,6 +205,12 @@ def _case(
         steps = _each(steps, _sgd)
     if jit is not None and jit.executor == "torch":
         steps = _each(steps, _sgd)
+    if torch_autocast is not None:
+        steps = tuple(
+            replace(step, torch_autocast=True) if torch_autocast(index) else step for index, step in enumerate(steps)
+        )
+    if precision.recipe is None:
+        steps = _each(steps, lambda step: step if step.recipe is None else replace(step, recipe=None))
     if given_input.dtype == "float16":
         # AdamW's eps is 0 there, and steps without loss scaling overflow: ReLU's gradient of NaN is anybody's choice.
         steps = _each(steps, lambda step: replace(step, optimizer="none"))

@@ -12,6 +12,7 @@ from harness.case import (
     Activation,
     ActivationFunction,
     AnyLayer,
+    Autocast,
     Cast,
     Checkpoint,
     Dropout,
@@ -169,8 +170,42 @@ def models(
         (3, checkpoint),
         (3, residual),
         (1, st.builds(_region, _casts(), _rows(nested, 2))),
+        (2, st.builds(_region, autocasts(), _rows(nested, 2))),
     )
     return _rows(blocks, max_size)
+
+
+def fused_modules(widths: Sequence[int], functions: Sequence[ActivationFunction]) -> st.SearchStrategy[Model]:
+    """The layers of a te.LayerNormLinear or te.LayerNormMLP. Shrinks to ``LayerNorm -> Linear(64)``.
+
+    Any parameter may be frozen, and the norm may be an output too.
+    """
+    linear = linears(widths).map(_plain_weight)
+    activation: st.SearchStrategy[AnyLayer] = activations(functions) | st.sampled_from(GATED_ACTIVATIONS).map(
+        lambda function: GatedActivation(function=function)
+    )
+    returned = st.sampled_from([(), (), (ExtraOutput(),)])
+    return st.builds(_norm_and_linear, norms(), returned, linear) | st.builds(
+        _norm_and_mlp, norms(), returned, linear, activation, linear
+    )
+
+
+def _norm_and_linear(norm: AnyLayer, returned: tuple[AnyLayer, ...], linear: Linear) -> Model:
+    return lambda width: (norm, *returned, linear)
+
+
+def _norm_and_mlp(
+    norm: AnyLayer, returned: tuple[AnyLayer, ...], first: Linear, activation: AnyLayer, last: Linear
+) -> Model:
+    """Both linears with a bias or without, the last one back to the width of the input."""
+    if isinstance(activation, GatedActivation):
+        first = replace(first, out_features=2 * first.out_features)
+    frozen = last.frozen if first.bias else tuple(name for name in last.frozen if name != "bias")
+
+    def build(width: int) -> tuple[AnyLayer, ...]:
+        return (norm, *returned, first, activation, replace(last, out_features=width, bias=first.bias, frozen=frozen))
+
+    return build
 
 
 def _common_blocks(
@@ -254,6 +289,15 @@ def _checkpoints() -> st.SearchStrategy[MakeRegion]:
 def _casts() -> st.SearchStrategy[MakeRegion]:
     dtypes: list[Dtype] = ["float32", "bfloat16"]
     return st.sampled_from(dtypes).map(lambda dtype: lambda body, width: Cast(dtype=dtype, body=body))
+
+
+def autocasts() -> st.SearchStrategy[MakeRegion]:
+    """``torch.autocast`` around a part of the model, or switched off around it. Shrinks to one that is on.
+
+    Thunder keeps a stack of autocast regions while it traces, and casts the operands of a linear before it asks the
+    executors for it: states of autocast that outlive their region, and linears that reach TE by another way.
+    """
+    return st.sampled_from([True, False]).map(lambda on: lambda body, width: Autocast(enabled=on, body=body))
 
 
 def _residual(body: tuple[AnyLayer, ...], width: int) -> AnyLayer:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from hypothesis import strategies as st
 
 from harness.case import Backward, Batch, Step, replace
+from strategies.precision import current_scaling, delayed_scaling
 from strategies.weights import weighted
 
 
-def schedules(batches: tuple[Batch, ...], *, fp8_off: int, twice: bool) -> st.SearchStrategy[tuple[Step, ...]]:
+def schedules(
+    batches: tuple[Batch, ...], *, fp8_off: int, twice: bool, other_recipes: bool
+) -> st.SearchStrategy[tuple[Step, ...]]:
     """One to five steps; most train on fresh data, some run without grad, some bring a second shape.
 
     Faults of FP8 state show from the second step on (the first one's amax decides the second one's scale), and a
@@ -18,7 +22,7 @@ def schedules(batches: tuple[Batch, ...], *, fp8_off: int, twice: bool) -> st.Se
 
     FP8 is off in some steps: in every ``fp8_off``-th of one kind of step, in none with 0. It is for subjects that heed
     the autocast around a step, and rare where they are known to get it wrong. ``twice`` is for those without TE, whose
-    eager modules refuse a second backward.
+    eager modules refuse a second backward, ``other_recipes`` for subjects that take their recipe from the autocast.
     """
     plain, other = st.just(Step()), other_runs(batches)
     step = weighted(
@@ -30,6 +34,8 @@ def schedules(batches: tuple[Batch, ...], *, fp8_off: int, twice: bool) -> st.Se
     )
     if fp8_off:
         step = step | st.sampled_from([Step()] * (fp8_off - 1) + [Step(fp8=False)])
+    if other_recipes:
+        step = step | another_recipe()
     # Two lists: one by itself has a single step in most cases, and deleting from either keeps the schedule valid.
     return st.builds(_consistent, st.lists(step, min_size=1, max_size=3), st.lists(step, max_size=2))
 
@@ -65,6 +71,53 @@ def late_backwards(*, twice: bool) -> st.SearchStrategy[Step]:
         Step,
         backward=st.sampled_from([*late, "twice"] if twice else late),
         gradients=st.sampled_from(["none", "accumulated"]),
+    )
+
+
+def another_recipe() -> st.SearchStrategy[Step]:
+    """A step under a recipe of its own: another kind, or DelayedScaling with other parameters. Shrinks to another kind.
+
+    Compiled traces, amax histories and quantizers were made for the recipe of an earlier step. Both kinds do not wear
+    alike: what Thunder compiled under the one runs under the other, too.
+    """
+    return st.builds(Step, recipe=current_scaling() | current_scaling() | delayed_scaling())
+
+
+TORCH_AUTOCASTS: dict[str, Callable[[int], bool]] = {
+    "never": lambda index: False,
+    "always": lambda index: True,
+    "in every other step": lambda index: index % 2 == 1,
+    "from time to time": lambda index: index % 3 == 0,
+}
+
+
+def torch_autocasts() -> st.SearchStrategy[Callable[[int], bool]]:
+    """Which steps run in ``torch.autocast``, as a function of their index; none in most cases. Shrinks to none.
+
+    Mixed precision is what most training scripts use around TE. Autocast changes the dtype of what Thunder hands to the
+    executors, its cache keys, and which symbol of a linear they are asked for.
+    """
+    ways = ["never"] * 6 + ["always"] * 3 + ["in every other step", "from time to time"]
+    return st.sampled_from(ways).map(TORCH_AUTOCASTS.__getitem__)
+
+
+def microbatches(schedule: st.SearchStrategy[tuple[Step, ...]]) -> st.SearchStrategy[tuple[Step, ...]]:
+    """The schedule, in some cases with steps that are microbatches, or that only calibrate. Shrinks to the schedule.
+
+    TE keeps the quantised weights of a first microbatch for the later ones, also where an optimizer changes the weights
+    in between. Gradients are usually accumulated meanwhile, which the schedule decides.
+    """
+    kinds: list[Callable[[int, Step], Step]] = [
+        *[lambda index, step: step] * 4,
+        lambda index, step: replace(step, first_microbatch=index % 2 == 0),
+        lambda index, step: replace(step, first_microbatch=index == 0),
+        lambda index, step: replace(step, calibrating=step.fp8 and index == 0),
+        lambda index, step: replace(step, calibrating=step.fp8 and index == 1),
+    ]
+    return st.builds(
+        lambda steps, change: tuple(change(index, step) for index, step in enumerate(steps)),
+        schedule,
+        st.sampled_from(kinds),
     )
 
 

@@ -144,7 +144,7 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "unknown layer": (
         document(layers=[{"layer": "lineer"}]),
-        ("at $.layers[0].layer:", 'the value is "lineer"', "Known: activation, cast, checkpoint", "rms_norm"),
+        ("at $.layers[0].layer:", 'the value is "lineer"', "Known: activation, autocast, cast, checkpoint", "rms_norm"),
     ),
     "unknown recipe": (
         document(precision={"recipe": {"recipe": "mx"}}),
@@ -223,9 +223,9 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "both jit and fuser": (
         document(jit={}, fuser={}),
-        ("exactly one of `jit` and `fuser`", "the other one must be null"),
+        ("exactly one of `jit`, `fuser` and `fused_module`", "the others must be null"),
     ),
-    "neither jit nor fuser": (document(jit=None), ("exactly one of `jit` and `fuser`",)),
+    "neither jit nor fuser": (document(jit=None), ("exactly one of `jit`, `fuser` and `fused_module`",)),
     "region for the fuser": (
         document(jit=None, fuser={}, layers=[LINEAR, {"layer": "residual", "body": []}]),
         ("layer 1 (Residual)", "no te.ops counterpart", "use Linear"),

@@ -197,6 +197,12 @@ def test_a_missing_device_is_a_usage_error_without_a_header_too(tmp_path: Path) 
 def test_collecting_runs_nothing(tmp_path: Path) -> None:
     run = fuzz(tmp_path, "--collect-only", "-q")
     assert run.code == 0, run.output
-    for test, shards in (("test_te_v2", 6), ("test_te_v1", 4), ("test_torch", 3), ("test_fuser", 3)):
+    for test, shards in (
+        ("test_te_v2", 6),
+        ("test_te_v1", 4),
+        ("test_torch", 3),
+        ("test_fuser", 3),
+        ("test_fused_module", 2),
+    ):
         assert len(set(re.findall(rf"::{test}\[\d+\]", run.output))) == shards
     assert run.records == ()

@@ -15,6 +15,7 @@ from hypothesis.statistics import collector
 
 from harness.case import (
     AnyLayer,
+    Autocast,
     Case,
     Checkpoint,
     DelayedScaling,
@@ -103,8 +104,11 @@ def test_cases_vary(drawn: tuple[str, list[Case], Counter[str]]) -> None:
         wanted |= {f"hide_parameters:{way}" for way in ("never", "from_start", "between_forward_and_backward")}
     else:
         wanted |= {"layer:Residual", "layer:Checkpoint", "cache:no caching", "entry:function"}
+        wanted |= {"layer:Autocast", "torch_autocast:around the step", "torch_autocast:switched off"}
     if name in ("v1", "v2"):
         wanted |= {"nested region"}
+    if name in ("v2", "fuser"):
+        wanted |= {"step:another recipe"}
     assert wanted <= set(seen)
 
 
@@ -157,6 +161,17 @@ SHRUNK: dict[str, tuple[str, Callable[[Case], bool], Case]] = {
         "v2",
         lambda case: isinstance(case.precision.recipe, Float8CurrentScaling),
         Case(layers=(LINEAR,), precision=CURRENT),
+    ),
+    "autocast around a step": (
+        "torch",
+        lambda case: any(step.torch_autocast for step in case.steps),
+        Case(layers=(LINEAR,), steps=(Step(torch_autocast=True),), jit=TORCH),
+    ),
+    "autocast in a part": ("torch", has(Autocast), Case(layers=(Autocast(body=(LINEAR,)),), jit=TORCH)),
+    "another recipe": (
+        "v2",
+        lambda case: any(step.recipe is not None for step in case.steps[1:]),
+        Case(layers=(LINEAR,), steps=(Step(), Step(recipe=Float8CurrentScaling()))),
     ),
     "no caching": (
         "v2",

@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from harness.build import make_input, make_output_gradient, make_parameters, step_batch
-from harness.case import Case, DelayedScaling, Linear, linears
+from harness.build import AUTOCAST_DTYPE, make_input, make_output_gradient, make_parameters
+from harness.case import Case, DelayedScaling, Linear, in_autocast, linears
 from harness.checks.base import Evidence, Finding, Run
+from harness.precision import specialisation
 from harness.subjects.base import LinearState, QuantizerState
 
 LARGEST = {"E4M3": 448.0, "E5M2": 57344.0}
@@ -65,14 +66,17 @@ class ForeignColumns(Finding):
 def check(run: Run) -> Iterator[Finding]:
     """The violations of the first step that has any.
 
-    The fuser's cases are left out: steps of another mode and shape move on the same state.
+    The fuser's cases are left out: steps of another mode and shape move on the same state. So are cases in which a step
+    brings a recipe of its own, which may make new state.
     """
     case = run.case
     if case.jit is None or not isinstance(case.precision.recipe, DelayedScaling):
         return
+    if any(step.recipe is not None for step in case.steps):
+        return
     before: dict[Any, Mapping[str, LinearState]] = {}
     for index, step in enumerate(run.subject.steps):
-        states = before.get(_specialisation(case, index), {})
+        states = before.get(specialisation(case, index), {})
         amaxes = _known_amaxes(case, index) if step.fp8_state else {}
         findings = [
             finding
@@ -88,15 +92,7 @@ def check(run: Run) -> Iterator[Finding]:
             yield from findings
             return
         if step.fp8_state:
-            before[_specialisation(case, index)] = step.fp8_state
-
-
-def _specialisation(case: Case, index: int) -> Any:
-    """Steps with equal ones share their state; only training steps have any."""
-    assert case.jit is not None
-    if case.jit.compiles_each_step:
-        return index
-    return step_batch(case, index)
+            before[specialisation(case, index)] = step.fp8_state
 
 
 def _check(
@@ -165,19 +161,24 @@ def _known_amaxes(case: Case, index: int) -> dict[tuple[str, str], float]:
     """By path and tensor, where no layer has to be run to know it."""
     assert case.jit is not None
     known: dict[tuple[str, str], float] = {}
+    cast = set(in_autocast(case.layers, case.steps[index].torch_autocast))
+
+    def amax(path: str, operand: Tensor) -> float:
+        return _amax(operand.to(AUTOCAST_DTYPE) if path in cast else operand)
+
     if not _parameters_changed(case, index):
         values = make_parameters(case)
         known = {
-            (path, "weight"): _amax(values[f"{path}.weight"])
+            (path, "weight"): amax(path, values[f"{path}.weight"])
             for path, layer, _, _ in linears(case.layers, case.input.features)
             if layer.parameters == "own" and layer.weight_operation == "none"
         }
-    last = len(case.layers) - 1
+    last = str(len(case.layers) - 1)
     if isinstance(case.layers[0], Linear):
-        known["0", "input"] = _amax(make_input(case, index))
-    if isinstance(case.layers[last], Linear):
-        gradient = 1.0 if case.jit.entry == "grad" else _amax(make_output_gradient(case, index))
-        known[str(last), "grad_output"] = gradient
+        known["0", "input"] = amax("0", make_input(case, index))
+    if isinstance(case.layers[-1], Linear):
+        gradient = 1.0 if case.jit.entry == "grad" else amax(last, make_output_gradient(case, index))
+        known[last, "grad_output"] = gradient
     return known
 
 

@@ -127,13 +127,14 @@ def _cluster(address: str | None, device: DeviceChoice) -> Cluster:
 
 def shard_task(plan: bytes) -> Iterator[bytes]:
     """What Ray runs, on whatever machine: a shard, with plan and progress as JSON."""
-    from strategies import cases, fuser_cases
+    from strategies import cases, fused_module_cases, fuser_cases
 
     drawn = {
         "te_v2": cases("transformer_engine"),
         "te_v1": cases("transformer_engine_v1"),
         "torch": cases("torch"),
         "fuser": fuser_cases(),
+        "fused_module": fused_module_cases(),
     }
     for progress in run_shard(msgspec.json.decode(plan, type=Plan), drawn):
         yield msgspec.json.encode(progress)

@@ -68,13 +68,14 @@ def stats(count: int, seed: int) -> None:
 
 def _strategies(count: int) -> list[tuple[SearchStrategy[Case], int]]:
     """The strategies of the fuzz suite with their shares of ``count``, which follow its numbers of shards."""
-    from strategies import cases, fuser_cases
+    from strategies import cases, fused_module_cases, fuser_cases
 
     weighted = (
         (cases("transformer_engine"), 6),
         (cases("transformer_engine_v1"), 4),
         (cases("torch"), 3),
         (fuser_cases(), 3),
+        (fused_module_cases(), 2),
     )
     total = sum(weight for _, weight in weighted)
     shares = [count * weight // total for _, weight in weighted]

@@ -8,13 +8,14 @@ from typing import Literal
 
 from harness.fixes.base import FixError
 
-Pair = Literal["transformer_engine", "transformer_engine_v1", "torch", "fuser"]
-"""Which cases are drawn: those of an executor of Thunder, or those of TE's operation fuser."""
+Pair = Literal["transformer_engine", "transformer_engine_v1", "torch", "fuser", "fused_module"]
+"""Which cases are drawn: those of an executor of Thunder, of TE's operation fuser or of its fused modules."""
 
 V2: Pair = "transformer_engine"
 V1: Pair = "transformer_engine_v1"
 TORCH: Pair = "torch"
 FUSER: Pair = "fuser"
+FUSED_MODULE: Pair = "fused_module"
 
 
 class MutantError(FixError):

@@ -135,4 +135,12 @@ MUTANTS = (
         pairs=(V2, TORCH),
         symptom="checkpointed regions are not recomputed where they are taken apart",
     ),
+    Mutant(
+        name="autocast-outermost-region-wins",
+        title="of nested torch.autocast regions the outermost one counts, not the innermost",
+        target="thunder.core.utils:AutocastStack.get_dtype_for_device_if_enabled",
+        changes=(("in reversed(self.stack)", "in self.stack"),),
+        pairs=(TORCH, V2),
+        symptom="bfloat16 in a part that switches autocast off",
+    ),
 )

@@ -69,11 +69,12 @@ def cost(case: Case) -> tuple[int, ...]:
 
 def plain_surroundings(raw: Raw) -> Iterator[tuple[Position, Raw]]:
     """Everything around the model at its default, then one part after the other."""
-    parts = [key for key in ("steps", "input", "precision", "seed", "jit", "fuser") if raw.get(key) is not None]
+    subjects = ("jit", "fuser", "fused_module")
+    parts = [key for key in ("steps", "input", "precision", "seed", *subjects) if raw.get(key) is not None]
     for index, chosen in enumerate([parts, *([part] for part in parts)]):
         changed = _copy(raw)
         for part in chosen:
-            if part in ("jit", "fuser"):  # without its executor it would be another subject
+            if part in subjects:  # without its executor it would be another subject
                 changed[part] = {key: value for key, value in changed[part].items() if key == "executor"}
             else:
                 del changed[part]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from harness import build
-from harness.case import Case, Data, Distribution, ExtraOutput, Fuser, Input, Jit, Precision, Step
+from harness.case import Case, Data, Distribution, ExtraOutput, FusedModule, Fuser, Input, Jit, Precision, Step
 from harness.precision import make_recipe
 from harness.program import parameter_expressions, parameter_slots
 
@@ -22,19 +22,20 @@ HABITS = ("fp8", "gradients", "backward", "optimizer")
 """Fields of steps that a program has a variable for where it needs one."""
 
 CARRIED_OVER: dict[type[Data], set[str]] = {
-    Case: {"schema", "layers", "input", "precision", "steps", "jit", "fuser", "seed"},
+    Case: {"schema", "layers", "input", "precision", "steps", "jit", "fuser", "fused_module", "seed"},
     Input: {"batch", "features", "dtype", "distribution", "requires_grad", "layout", "gradient_layout"},
     Precision: {"recipe", "recipe_object"},
     Step: {"mode", "batch", "fp8", "gradients", "backward", "optimizer"},
     Jit: {"executor", "cache", "entry", "names"},
     Fuser: {"hide_parameters"},
+    FusedModule: set(),
 }
 """The fields of a case that a program follows; ``left_out`` names all others that matter."""
 
 
 def left_out(case: Case) -> list[str]:
     """Fields that are not at their default and that a program does not follow: it has to say so."""
-    parts: list[Any] = [case, case.input, case.precision, *case.steps, case.jit, case.fuser]
+    parts: list[Any] = [case, case.input, case.precision, *case.steps, case.jit, case.fuser, case.fused_module]
     names = [
         f"{type(part).__name__}.{field.name}"
         for part in parts

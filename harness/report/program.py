@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 
-from harness.case import describe
+from harness.case import Autocast, describe, walk
 from harness.checks.base import Finding
 from harness.checks.random_operations import random_operations
 from harness.essence import seen
 from harness.fixes import REVERTS
 from harness.report.examinations import EXAMINATIONS
+from harness.report.fused_program import FusedModuleProgram
 from harness.report.jit_program import JitProgram
 from harness.report.ops_program import PipelineProgram
 from harness.report.pieces import LINE, left_out
@@ -25,7 +26,9 @@ from harness.run import Verdict
 def program_source(verdict: Verdict, finding: Finding, versions: dict[str, str], reverts: tuple[str, ...] = ()) -> str:
     """The text of the program for one finding of a verdict, which was made with ``reverts`` in force."""
     checks = {other.bucket.check for other in verdict.findings}
-    writer = (PipelineProgram if verdict.case.jit is None else JitProgram)(verdict.case, finding, checks)
+    case = verdict.case
+    kind = FusedModuleProgram if case.fused_module is not None else PipelineProgram if case.jit is None else JitProgram
+    writer: FusedModuleProgram | PipelineProgram | JitProgram = kind(case, finding, checks)
     body = writer.body()
     imports = writer.imports
     for name in ("nn", "functional as F"):
@@ -50,11 +53,14 @@ def program_source(verdict: Verdict, finding: Finding, versions: dict[str, str],
 def doubt(verdict: Verdict, finding: Finding) -> str | None:
     """Why the program for a finding proves nothing even if it sees a difference; None where it does.
 
-    Its two sides draw random numbers in orders of their own, so results that depend on them differ anyway.
+    Its two sides draw random numbers in orders of their own, so results that depend on them differ anyway. So do those
+    of linears in ``torch.autocast``, whose operands TE quantises as they are and Thunder casts before.
     """
     check = finding.bucket.check
     if check in EXAMINATIONS or check in EXCEPTIONS:
         return None
+    if any(isinstance(layer, Autocast) for _, layer in walk(verdict.case.layers)):
+        return "its two sides cast differently in torch.autocast"
     traces = [compilation.forward[0] for compilation in verdict.run.subject.compilations if compilation.forward]
     return "its two sides draw different random numbers" if any(map(random_operations, traces)) else None
 

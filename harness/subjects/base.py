@@ -139,6 +139,13 @@ class Subject(abc.ABC):
         """A context around the forward of step ``index``, and around its backward."""
         return nullcontext()
 
+    def torch_autocast(self, index: int) -> AbstractContextManager[Any]:
+        """``torch.autocast`` around the forward of step ``index``, where the case asks for it."""
+        if not self.case.steps[index].torch_autocast:
+            return nullcontext()
+        context: AbstractContextManager[Any] = torch.autocast(self.device, dtype=build.AUTOCAST_DTYPE)
+        return context
+
     def fp8_state(self, index: int) -> Mapping[str, LinearState]:
         """The FP8 state after step ``index``, by path of the linear."""
         return {}
@@ -233,7 +240,7 @@ class Subject(abc.ABC):
 
     def _backward(self, forward: _Forward) -> None:
         roots = [
-            (output, self.output_gradient(forward.index, number))
+            (output, self.output_gradient(forward.index, number).to(output.dtype))
             for number, output in enumerate(forward.outputs)
             if output.requires_grad and build.receives_gradient(self.case, number)
         ]

@@ -5,27 +5,29 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import transformer_engine.pytorch as te
 from torch import Tensor, nn
 
-from harness.build import DTYPES, drops, parameter_names, random_numbers_kept, step_batch
+from harness.build import AUTOCAST_DTYPE, DTYPES, drops, parameter_names, random_numbers_kept
 from harness.case import (
     Activation,
     AnyLayer,
+    Autocast,
     Cast,
     Checkpoint,
     Dropout,
     ExtraOutput,
     Linear,
     Residual,
+    in_autocast,
     output_width,
     parameter_owners,
 )
 from harness.fp8_globals import OwnFp8Globals
-from harness.precision import Recipes, claimed_linears, differentiated
+from harness.precision import Recipes, claimed_linears, differentiated, specialisation
 from harness.program import weight_operation
 from harness.subjects.base import LinearState, Subject
 from harness.subjects.parts import run_part
@@ -39,6 +41,9 @@ class ComposedSubject(Subject):
     and TE globals for each, so that the end of one's autocast region does not move on the amax histories of the other.
     """
 
+    updates_without_grad: ClassVar[bool] = False
+    """Whether scales are updated at the end of an autocast region also without grad, where TE leaves them."""
+
     def prepare(self) -> None:
         self._recipes = Recipes(self.case)
         self._modules: dict[Any, dict[str, Any]] = {}
@@ -47,16 +52,21 @@ class ComposedSubject(Subject):
         self._owners = parameter_owners(self.case.layers, self.case.input.features)
 
     def around_step(self, index: int) -> AbstractContextManager[None]:
-        return self._globals.setdefault(self._specialisation(index), OwnFp8Globals()).active()
+        return self._globals.setdefault(specialisation(self.case, index), OwnFp8Globals()).active()
 
     def forward(self, index: int, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         modules = self._modules_of(index)
         claimed = set(claimed_linears(self.case, index))
         self._differentiated = differentiated(self.case, index)
         self._drops = drops(self.case, index)
+        self._in_autocast = set(in_autocast(self.case.layers, self.case.steps[index].torch_autocast))
         self._extra_outputs: list[Tensor] = []
         recipe = self._recipes.for_step(index)
-        with te.fp8_autocast(enabled=recipe is not None, fp8_recipe=recipe):
+        with (
+            torch.set_grad_enabled(torch.is_grad_enabled() or self.updates_without_grad),
+            te.fp8_autocast(enabled=recipe is not None, fp8_recipe=recipe),
+            torch.set_grad_enabled(self.case.steps[index].mode == "train"),
+        ):
             output = self._run_row(modules, claimed, self.case.layers, self.case.input.features, "", x)
         return (output, *self._extra_outputs) if self._extra_outputs else output
 
@@ -92,13 +102,15 @@ class ComposedSubject(Subject):
         their gradients before it adds the sum to what earlier steps left, and rounding sees the difference.
         """
         own = self.own_parameters(path, layer)
-        if layer.weight_operation == "none" and path not in self._owners and path not in self._owners.values():
+        shared = path in self._owners or path in self._owners.values()
+        if layer.weight_operation == "none" and not shared and path not in self._in_autocast:
             return own
         weight, *bias = own
-        computed = [
+        computed = self._cast(
+            path,
             weight_operation(weight, layer.weight_operation),
             *(parameter.view_as(parameter) for parameter in bias),
-        ]
+        )
         leaves = [nn.Parameter(result.detach(), requires_grad=result.requires_grad) for result in computed]
         self._to_pass_on += zip(computed, leaves, strict=True)
         return leaves
@@ -117,6 +129,12 @@ class ComposedSubject(Subject):
                 module.register_parameter(name, parameter)
         return module
 
+    def _cast(self, path: str, *operands: Tensor) -> tuple[Tensor, ...]:
+        """What torch.autocast makes of operands of a linear: Thunder's rule casts them before the executor's turn."""
+        if path not in self._in_autocast:
+            return operands
+        return tuple(operand.to(AUTOCAST_DTYPE) for operand in operands)
+
     def finish_backward(self) -> None:
         reached = [(result, leaf) for result, leaf in self._to_pass_on if leaf.grad is not None]
         if reached:
@@ -125,14 +143,7 @@ class ComposedSubject(Subject):
         self._to_pass_on = [(result, leaf) for result, leaf in self._to_pass_on if leaf.grad is None]
 
     def _modules_of(self, index: int) -> dict[str, Any]:
-        return self._modules.setdefault(self._specialisation(index), {})
-
-    def _specialisation(self, index: int) -> Any:
-        assert self.case.jit is not None
-        if self.case.jit.compiles_each_step:
-            return index
-        mode = self.case.steps[index].mode
-        return step_batch(self.case, index), mode, self.case.steps[index].fp8
+        return self._modules.setdefault(specialisation(self.case, index), {})
 
     def _run_row(
         self,
@@ -150,14 +161,17 @@ class ComposedSubject(Subject):
             # TE's fuser lets one linear write straight into the FP8 input of the next: no rounding in between, which
             # the JIT has. So a linear right after a linear starts a new row.
             if row and (not joins or (isinstance(layer, Linear) and isinstance(row[-1][1], Linear))):
-                x = self.run_claimed(modules, row, x)
+                x = self._run_claimed(modules, row, x)
                 row = []
             if joins:
                 row.append((path, layer, width))
             else:
                 x = self._run_other(modules, claimed, layer, width, path, x)
             width = output_width((layer,), width)
-        return self.run_claimed(modules, row, x) if row else x
+        return self._run_claimed(modules, row, x) if row else x
+
+    def _run_claimed(self, modules: dict[str, Any], row: list[tuple[str, AnyLayer, int]], x: Tensor) -> Tensor:
+        return self.run_claimed(modules, row, *self._cast(row[0][0], x))
 
     def _run_other(
         self, modules: dict[str, Any], claimed: set[str], layer: AnyLayer, width: int, path: str, x: Tensor
@@ -171,11 +185,17 @@ class ComposedSubject(Subject):
             case Cast():
                 inner = x.to(DTYPES[layer.dtype])
                 return self._run_row(modules, claimed, layer.body, width, f"{path}.", inner).to(x.dtype)
+            case Autocast():
+                inner = x if layer.enabled else x.float()
+                return self._run_row(modules, claimed, layer.body, width, f"{path}.", inner).to(x.dtype)
             case ExtraOutput():
                 self._extra_outputs.append(x)
                 return x if path == str(len(self.case.layers) - 1) else x.clone()
             case Dropout() if not self._drops:
                 return x
+            case Linear():
+                operands = self._cast(path, x, *self.own_parameters(path, layer))
+                return run_part(layer, operands[0], list(operands[1:]), differentiated=self._differentiated)
             case _:
                 return run_part(layer, x, list(self.own_parameters(path, layer)), differentiated=self._differentiated)
 

@@ -22,6 +22,8 @@ class EagerTeOps(ComposedSubject):
     # Thunder's v2 executor updates scales with TE's Python function, not with the fused kernel. The two differ by one
     # ulp of the scale and in whether a zero amax moves the history on; TE has a switch for the Python function.
     environment: ClassVar[Mapping[str, str]] = {"NVTE_UNFUSED_FP8_UPDATE": "1"}
+    # Thunder's v2 executor does so after every linear, whatever the grad mode: the state is that of the specialisation.
+    updates_without_grad: ClassVar[bool] = True
 
     def joins_row(self, layer: AnyLayer) -> bool:
         return is_relu(layer)

@@ -21,5 +21,6 @@ class EagerTorch(Subject):
         self._arguments = list(parameter_slots(layers, width).values())
 
     def forward(self, index: int, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        output: Tensor | tuple[Tensor, ...] = self._model(x, *[self._parameters[name] for name in self._arguments])
+        with self.torch_autocast(index):
+            output: Tensor | tuple[Tensor, ...] = self._model(x, *[self._parameters[name] for name in self._arguments])
         return output

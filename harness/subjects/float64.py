@@ -20,6 +20,7 @@ from harness.case import (
     Activation,
     ActivationFunction,
     AnyLayer,
+    Autocast,
     Case,
     Cast,
     Checkpoint,
@@ -35,6 +36,7 @@ from harness.case import (
     Residual,
     RMSNorm,
     executed,
+    in_autocast,
     parameter_owners,
     walk,
 )
@@ -89,6 +91,7 @@ class Float64(Subject):
     def forward(self, index: int, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         with _disable_current_modes():
             self._masks = dropout_masks(self.case, index)
+        self._in_autocast = set(in_autocast(self.case.layers, self.case.steps[index].torch_autocast))
         self._extra_outputs: list[Tensor] = []
         output = self._row(self.case.layers, x, "")
         return (output, *self._extra_outputs) if self._extra_outputs else output
@@ -107,14 +110,15 @@ class Float64(Subject):
                 return x + self._row(layer.body, x.clone(), f"{path}.")
             case Checkpoint():
                 return self._row(layer.body, x, f"{path}.")
-            case Cast():
+            case Cast() | Autocast():
                 # Times one: two operations, which round as the casts do.
                 return self._row(layer.body, x * 1, f"{path}.") * 1
             case ExtraOutput():
                 self._extra_outputs.append(x)
                 return x
             case Linear():
-                return F.linear(x, weight_operation(own[0], layer.weight_operation) * 1, *own[1:])
+                bias = [parameter * 1 for parameter in own[1:]] if path in self._in_autocast else own[1:]
+                return F.linear(x, weight_operation(own[0], layer.weight_operation) * 1, *bias)
             case LayerNorm():
                 return _layer_norm(layer.eps, layer.zero_centered_gamma, x, *own)
             case RMSNorm():
@@ -140,7 +144,11 @@ class Float64(Subject):
 def coarsest_dtype(case: Case) -> Dtype:
     """The dtype with the largest unit roundoff that the case computes in, weights that are cast and back included."""
     found: set[Dtype] = {case.input.dtype}
+    if any(step.torch_autocast for step in case.steps):
+        found.add("bfloat16")
     for _, layer in walk(case.layers):
+        if isinstance(layer, Autocast):
+            found.add("bfloat16" if layer.enabled else "float32")
         if isinstance(layer, Cast):
             found.add(layer.dtype)
         if isinstance(layer, Linear) and layer.weight_operation == "cast_and_back":

@@ -62,7 +62,8 @@ class ThunderSubject(Subject):
     def _call_and_note(self, index: int, x: Tensor) -> Any:
         finished = False
         try:
-            result = self.call(index, x)
+            with self.torch_autocast(index):
+                result = self.call(index, x)
             finished = True
         finally:
             # Also of a step that raises: its traces tell which pass went wrong.

@@ -21,7 +21,7 @@ def test_a_seed_decides_what_is_drawn() -> None:
 
 
 def test_every_subject_is_drawn() -> None:
-    output = tefuzz("stats", "-n", "160").stdout
+    output = tefuzz("stats", "-n", "180").stdout
     counts = {line.split()[2]: int(line.split()[0]) for line in output.splitlines() if ":" in line and "%" in line}
     assert counts["executor:transformer_engine"] == 60
     assert counts["executor:transformer_engine_v1"] == 40

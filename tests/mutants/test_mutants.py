@@ -18,6 +18,7 @@ from harness.mutants import (
     applied,
     autodiff,
     passes,
+    te_fused_modules,
     te_ops,
     te_quantization,
     te_v1,
@@ -27,7 +28,7 @@ from harness.mutants.base import TORCH
 
 activate()
 
-AREAS = (autodiff, passes, te_v2, te_v1, te_ops, te_quantization)
+AREAS = (autodiff, passes, te_v2, te_v1, te_ops, te_fused_modules, te_quantization)
 SAMPLE = MUTANTS["grad-rsqrt-sign"]
 
 
