@@ -50,7 +50,7 @@ class VersionFacts:
         """The facts of a release."""
         modern = version >= Version("2.10")
         return cls(
-            has_short_sequence_attention=not modern,
+            has_short_sequence_attention=version < Version("2.16"),
             tensors_take_device=modern,
             scales_can_be_swizzled=modern,
             nvfp4_has_variants=modern,
