@@ -8,7 +8,7 @@ WORKERS ?= auto
 PROFILE ?= dev
 FUZZ_OPTIONS ?=
 
-.PHONY: help setup fuzz test lint quality mutants determinism test-fleet test-releases test-upstream test-te-latest test-te-latest-short bench clean
+.PHONY: help setup fuzz test lint quality mutants determinism test-fleet test-releases test-upstream test-te-latest test-te-latest-short false-alarms bench clean
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
@@ -49,6 +49,10 @@ test-fleet: setup  ## several machines: also a campaign on a local Ray, one of w
 
 determinism: setup  ## 200 cases three times: in order, shuffled, in two processes: equal to the last bit? (ten minutes)
 	TEFUZZ_DETERMINISM_CASES=200 $(BIN)/pytest tests/isolation/test_determinism.py
+
+CASES ?= 5000
+false-alarms: setup  ## CASES (5000) cases on the installed releases: what no known issue explains; goes on where it was
+	$(BIN)/python benchmarks/false_alarms.py --cases $(CASES)
 
 bench: setup  ## the benchmarks: shares of time, overhead, start, scaling, growth, speed of the emulation
 	$(BIN)/python benchmarks/cases.py

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
 from thunder.core import vjp_utils
 
-from harness import fp8_globals, rounding
+from harness import fp8_globals, growth, rounding
 from harness.case import Case
 from harness.checks import CHECKS, CHECKS_BUT_TRACES, TRACE_CHECKS, findings_of
 from harness.checks.base import Finding, Run
@@ -18,6 +18,8 @@ from harness.checks.exceptions import normalised, same_refusal
 from harness.compare import Comparison, Exact
 from harness.device import activate
 from harness.interrupts import interrupts_kept
+from harness.metamorphic import RELATIONS
+from harness.sample import in_sample
 from harness.subjects.base import Compilation, Observation, Subject
 from harness.subjects.eager_te_modules import EagerTeModules
 from harness.subjects.eager_te_ops import EagerTeOps
@@ -69,7 +71,7 @@ class Verdict:
     te_linears: int
     """Linears that TE ran, over all compiled specialisations."""
     seconds: dict[str, float] = field(compare=False)
-    """Wall time by phase: ``subject``, ``reference``, ``checks``."""
+    """Wall time by phase: ``subject``, ``reference``, ``checks``, ``follow-ups``."""
     run: Run = field(compare=False, repr=False)
     """What was observed, for reports. The reference is empty where it did not run."""
 
@@ -106,15 +108,20 @@ def run_case(case: Case, *, thorough: bool = True) -> Verdict:
     clock.lap("subject")
     # What a failing step compiled was not watched.
     watched = not thorough and subject.failure is None
-    comparison, overflow = _comparison(case, device)
+    findings = tuple(in_traces) if watched else ()
+    comparison, overflow = (Exact(), None) if findings else _comparison(case, device)
     run = Run(case, subject, reference, comparison)
-    findings = tuple(in_traces) if watched else findings_of(run, TRACE_CHECKS) if overflow else ()
+    if overflow and not watched:
+        findings = findings_of(run, TRACE_CHECKS)
     if not overflow and not findings:
         reference = _observe(reference_class(case, device))
         clock.lap("reference")
         run = Run(case, subject, reference, comparison)
         findings = findings_of(run, CHECKS_BUT_TRACES if watched else CHECKS)
         clock.lap("checks")
+    if not overflow and not findings:
+        findings = tuple(_relation_findings(run, device))
+        clock.lap("follow-ups")
     return Verdict(
         case=case,
         findings=findings,
@@ -123,6 +130,24 @@ def run_case(case: Case, *, thorough: bool = True) -> Verdict:
         seconds=clock.seconds,
         run=run,
     )
+
+
+def _relation_findings(run: Run, device: str) -> Iterator[Finding]:
+    """The findings of the first metamorphic relation that does not hold, or of what repeated runs leave behind."""
+    if run.subject.failure is not None:
+        return
+    for relation in RELATIONS:
+        follow_up = relation.follow_up(run.case) if in_sample(run.case, relation.one_in) else None
+        if follow_up is None:
+            continue
+        subject_class, _ = PAIRS[pair_name(follow_up)]
+        findings = list(relation.check(run, _observe(subject_class(follow_up, device), forget=relation.forgets)))
+        if findings:
+            yield from findings
+            return
+    if in_sample(run.case, growth.ONE_CASE_IN):
+        subject_class, _ = PAIRS[pair_name(run.case)]
+        yield from growth.check(run, lambda: subject_class(run.case, device).observe())
 
 
 class _Clock:
@@ -139,8 +164,13 @@ class _Clock:
         self._last = now
 
 
-def _observe(subject: Subject, until: Callable[[Compilation], bool] | None = None) -> Observation:
-    reset_global_state()
+def _observe(
+    subject: Subject, until: Callable[[Compilation], bool] | None = None, *, forget: bool = True
+) -> Observation:
+    if forget:
+        reset_global_state()
+    else:
+        reset_but_thunder()
     with interrupts_kept():
         return subject.observe(until)
 
@@ -149,6 +179,11 @@ def reset_global_state() -> None:
     """Make the process forget earlier cases, so that a verdict does not depend on them."""
     # Forward/backward pairs by symbol and shape: two models would share symbols through it.
     vjp_utils._cache.clear()
+    reset_but_thunder()
+
+
+def reset_but_thunder() -> None:
+    """Make TE and torch forget, and leave what Thunder keeps: models of one process must not meet in it."""
     fp8_globals.reset()
     torch.manual_seed(0)
     torch.set_grad_enabled(True)

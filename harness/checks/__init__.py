@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from harness.checks import (
     claims,
+    compilations,
     definitions,
     exceptions,
     fp8_state,
@@ -42,6 +43,7 @@ TRACE_CHECKS: tuple[Check, ...] = (
 """Those that look at the compiled traces alone: no reference is needed, and a fault shows before numbers go wrong."""
 
 VALUE_CHECKS: tuple[Check, ...] = (
+    compilations.check,
     inputs.check,
     fp8_state.check,
     outputs.check,

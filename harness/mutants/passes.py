@@ -128,6 +128,28 @@ MUTANTS = (
         symptom="an exception, or wrong gradients where the shapes fit",
     ),
     Mutant(
+        name="autograd-keeps-saved-tensors",
+        title="a reference to the saved tensors of every call stays on the autograd function",
+        target=f"{_AUTOGRAD}:ThunderFunction.forward",
+        changes=(
+            (
+                "ctx.saved_other = saved_other\n",
+                "ctx.saved_other = saved_other\n"
+                "        ThunderFunction.kept = (getattr(ThunderFunction, 'kept', None), saved_tensors)\n",
+            ),
+        ),
+        pairs=(TORCH, V2),
+        symptom="memory grows with every step",
+    ),
+    Mutant(
+        name="cache-never-hits",
+        title="the cache looks at none of its entries",
+        target="thunder:jit",
+        changes=(("for cache_entry in reversed(cs.interpreter_cache):", "for cache_entry in ():"),),
+        pairs=(TORCH,),
+        symptom="every step is compiled again; right numbers without TE",
+    ),
+    Mutant(
         name="interpreter-loses-tags",
         title="the trace interpreter does not inherit the tags of a value that it replaces",
         target="thunder.core.trace_interpreter:TraceSubstitutionProcessor.write",

@@ -193,4 +193,30 @@ MUTANTS = (
         pairs=(V2,),
         symptom="bias gradients in front of ReLU and GELU",
     ),
+    Mutant(
+        name="ops-quantised-with-grad-only",
+        title="te.ops.BasicLinear computes in FP8 only where a gradient is needed",
+        target=f"{_BASIC}.basic_linear:BasicLinear.op_forward",
+        changes=(
+            (
+                "with_quantized_compute = FP8GlobalStateManager.is_fp8_enabled()",
+                "with_quantized_compute = FP8GlobalStateManager.is_fp8_enabled() and ctx.requires_grad",
+            ),
+        ),
+        pairs=(FUSER,),
+        symptom="evaluation in high precision, silently",
+    ),
+    Mutant(
+        name="ops-frozen-weight-shares-quantizer",
+        title="te.ops.BasicLinear quantises its input with the quantizer of the weight where the weight is frozen",
+        target=f"{_BASIC}.basic_linear:BasicLinear.op_forward",
+        changes=(
+            (
+                'input_quantizer = self.get_quantizer("forward", 0)',
+                'input_quantizer = self.get_quantizer("forward", 0 if self.weight.requires_grad else 1)',
+            ),
+        ),
+        pairs=(FUSER,),
+        symptom="freezing a weight changes outputs and other gradients",
+    ),
 )

@@ -150,4 +150,25 @@ MUTANTS = (
         symptom="an exception behind a frozen weight",
         equivalent="where the transpose is missing and needed, update_usage makes it a few lines later",
     ),
+    Mutant(
+        name="current-scaling-amax-floor",
+        title="current scaling takes every amax below 1 for 1",
+        target=f"{_STATE}:Float8CurrentScalingRecipeState.make_quantizers",
+        changes=(
+            (
+                "force_pow_2_scales=self.recipe.use_power_2_scales",
+                "force_pow_2_scales=self.recipe.use_power_2_scales, amax_epsilon=1.0",
+            ),
+        ),
+        pairs=(FUSER,),
+        symptom="small tensors use a part of the range of FP8",
+    ),
+    Mutant(
+        name="autocast-key-by-object",
+        title="TE's table of autocast arguments is keyed by the recipe object, not by what it says",
+        target=f"{_STATE}:FP8GlobalStateManager.get_unique_autocast_key",
+        changes=(("{str(recipe)}:", "{id(recipe)}:"),),
+        pairs=(V2,),
+        symptom="every new recipe object stays in memory for ever",
+    ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace as replace_fields
 from functools import lru_cache
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from thunder.executors import passes
 from thunder.executors import transformer_engineex_impl as v2
 from torch import Tensor
 
+from harness import precision
 from harness.case import Activation, Case, Checkpoint, Dropout, Input, Jit, LayerNorm, Linear, Step, replace
 from harness.checks.base import Finding
 from harness.run import run_case
@@ -483,6 +485,26 @@ def test_traces_of_a_step_that_raises_are_looked_at(monkeypatch: pytest.MonkeyPa
     assert [finding.check for finding in found] == ["used after deletion", "exception"]
     assert found[0].bucket.where == "Delete Last Used"
     assert "UnboundLocalError" in found[1].message
+
+
+def states_outlive_their_model(patch: Patch) -> None:
+    """The states of a second model are those of the first: one forward and one backward state for a single linear."""
+    kept: list[dict[str, Any]] = [{"state": None, "parent_recipe": None} for _ in range(2)]
+    made = count()
+
+    def state(self: Any) -> None:
+        self.__dict__ = kept[next(made) % 2]
+
+    patch.setattr(v2.TERecipeState, "__init__", state)
+    patch.setattr(precision, "make_recipe", lru_cache(precision.make_recipe))
+
+
+def test_what_the_first_run_leaves_is_found_by_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run is right. Seed 7 is in the sample of one case in six."""
+    case = replace(ONE, seed=7)
+    assert silent_without_error(case)
+    states_outlive_their_model(monkeypatch)
+    assert [finding.check for finding in run_case(case).findings] == ["repeated run"]
 
 
 def test_buckets_do_not_depend_on_place_or_size(monkeypatch: pytest.MonkeyPatch) -> None:

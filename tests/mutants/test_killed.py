@@ -13,6 +13,7 @@ from harness.case import (
     Case,
     Checkpoint,
     DelayedScaling,
+    Float8CurrentScaling,
     Fuser,
     GatedActivation,
     Input,
@@ -38,6 +39,17 @@ TORCH = replace(V2, jit=Jit(executor="torch", entry="function"), precision=Preci
 REGION = replace(TORCH, layers=(Checkpoint(body=(Activation(function="gelu_tanh"), LINEAR)),))
 PIPELINE = replace(
     V2, layers=(LayerNorm(), LINEAR), jit=None, fuser=Fuser(hide_parameters="never"), precision=TORCH.precision
+)
+SAMPLED = replace(TORCH, seed=1)
+# Seed 11 is in the samples of one case in 2 and of one in 5.
+FP8_PIPELINE = replace(
+    PIPELINE, layers=(Linear(out_features=64, bias=False),) * 2, fuser=Fuser(), precision=Precision(), seed=11
+)
+SCALED = replace(
+    FP8_PIPELINE,
+    layers=FP8_PIPELINE.layers[:1],
+    input=Input(distribution="small"),
+    precision=Precision(recipe=Float8CurrentScaling()),
 )
 
 needs_v1 = pytest.mark.skipif(
@@ -66,6 +78,12 @@ KILLED = (
     Killed("ops-layer-norm-gradients-swapped", PIPELINE, "gradient"),
     Killed("grad-slice-padding-swapped", replace(TORCH, layers=(GatedActivation(),)), "gradient"),
     Killed("autodiff-checkpoint-not-recomputed", REGION, "recomputation"),
+    Killed("ops-quantised-with-grad-only", FP8_PIPELINE, "output without grad"),
+    Killed("ops-frozen-weight-shares-quantizer", FP8_PIPELINE, "frozen parameter"),
+    Killed("current-scaling-amax-floor", SCALED, "scaled input"),
+    Killed("cache-never-hits", TORCH, "compiled again"),
+    Killed("autograd-keeps-saved-tensors", SAMPLED, "state growth"),
+    Killed("autocast-key-by-object", replace(V2, seed=1), "state growth"),
     Killed("split-saved-reversed", TORCH, "saved for backward"),
     Killed("split-saves-arguments", TORCH, "saved needlessly"),
     Killed("dce-first-output-only", replace(V2, input=Input()), "used before definition"),
