@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import linecache
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -67,6 +68,8 @@ def sizes() -> Mapping[str, int]:
 
 def _leaves(value: Any) -> Iterator[Any]:
     """What the collections of a process-wide object hold, keys left out."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = [getattr(value, item.name) for item in fields(value)]  # TE 2.20 keeps everything in one object
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple | set):

@@ -19,7 +19,7 @@ from harness.compare import Comparison, Exact
 from harness.device import activate
 from harness.interrupts import interrupts_kept
 from harness.metamorphic import RELATIONS
-from harness.sample import in_sample
+from harness.sample import has_one_precision, in_sample
 from harness.subjects.base import Compilation, Observation, Subject
 from harness.subjects.eager_te_modules import EagerTeModules
 from harness.subjects.eager_te_ops import EagerTeOps
@@ -134,7 +134,7 @@ def run_case(case: Case, *, thorough: bool = True) -> Verdict:
 
 def _relation_findings(run: Run, device: str) -> Iterator[Finding]:
     """The findings of the first metamorphic relation that does not hold, or of what repeated runs leave behind."""
-    if run.subject.failure is not None:
+    if run.subject.failure is not None or not has_one_precision(run.case):
         return
     for relation in RELATIONS:
         follow_up = relation.follow_up(run.case) if in_sample(run.case, relation.one_in) else None

@@ -60,7 +60,7 @@ def test_every_way_of_running_a_case(name: str) -> None:
     assert [type(side) for side in (subject, reference)] == [Observation, Observation]
     assert (subject.subject, reference.subject) == tuple(kind.name for kind in PAIRS[pair_name(case)])
     assert verdict.te_linears == (2 if name in ("v1", "v2") else 0)
-    assert set(verdict.seconds) == {"subject", "reference", "checks"}
+    assert set(verdict.seconds) == {"subject", "reference", "checks", "follow-ups"}
     assert all(seconds > 0 for seconds in verdict.seconds.values())
     for side in (subject, reference):
         assert side.failure is None

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from harness.build import step_batch
 from harness.checks.base import Evidence, Finding, Run
+from harness.sample import has_one_precision
 
 
 class CompiledAgain(Finding):
@@ -22,7 +23,7 @@ class CompiledAgain(Finding):
 def check(run: Run) -> Iterator[Finding]:
     """The first step that compiles although an earlier one has its shape and mode."""
     case = run.case
-    if case.jit is None or case.jit.cache == "no caching":
+    if case.jit is None or case.jit.cache == "no caching" or not has_one_precision(case):
         return
     first: dict[object, int] = {}
     for compilation in run.subject.compilations:
