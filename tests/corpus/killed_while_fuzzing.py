@@ -6,12 +6,13 @@ Prints ``running ID`` when a case runs, which is after its breadcrumb was writte
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from harness.bucket import Bucket
 from harness.case import Case, Linear
+from harness.isolation import ReportedFinding, ReportedVerdict
 from harness.judge import FirstFindings, Judgement
 from harness.pytest_plugin import _Runner
 from harness.recorder import Recorder
@@ -24,54 +25,19 @@ def say(what: str, case: Case) -> None:
     sys.stdout.flush()
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """A bucket without the package of checks, which imports torch."""
-
-    digest: str
-
-    def __str__(self) -> str:
-        return f"found/{self.digest}"
-
-
-class Found(AssertionError):
-    """A finding."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__()
-        self.bucket = Bucket(f"{case.seed:010x}")
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the recorder and the runner want of a verdict."""
-
-    case: Case
-    findings: tuple[Found, ...]
-    refusal: str | None = None
-    te_linears: int = 0
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        return {}
-
-    def without_observations(self) -> Verdict:
-        return self
-
-
 class Judge:
     """Finds each case in a bucket of its own."""
 
     def judge_first(self, case: Case) -> Any:
         say("running", case)
-        found = (Found(case),)
-        return Judgement(Verdict(case, found), (), found)  # type: ignore[arg-type]  # stand-ins
+        found = (ReportedFinding(case, Bucket("found", "run", str(case.seed), "subject", "no recipe"), "found"),)
+        return Judgement(ReportedVerdict(case, found, None, 0, {}, ""), (), found)
 
 
 def main(directory: Path) -> None:
     """Fuzz for ever."""
     runner = object.__new__(_Runner)
-    runner._session = SimpleNamespace(replay_options="")  # type: ignore[assignment]
+    runner._session = SimpleNamespace(replay_options="", item="")  # type: ignore[assignment]
     runner._recorder = Recorder(directory / "run", "gw0")
     runner._first_findings = FirstFindings(Judge().judge_first, runner._recorder.before)
     runner._corpus = WorkingCorpus(directory / "corpus")
@@ -79,7 +45,7 @@ def main(directory: Path) -> None:
         case = Case(layers=(Linear(out_features=64),), seed=seed)
         try:
             runner.check("te_v2", case)
-        except Found:
+        except ReportedFinding:
             say("done", case)
 
 

@@ -186,7 +186,8 @@ def test_a_kill_loses_at_most_the_case_in_flight(attempt: int, tmp_path: Path) -
         [sys.executable, "-m", "tests.corpus.killed_while_fuzzing", str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     assert worker.stdout is not None
-    said = [worker.stdout.readline()]
+    said = [worker.stdout.readline(), worker.stdout.readline()]
+    assert said[1].startswith("done"), "it works before it is killed"
     time.sleep(random.Random(attempt).random() * 0.2)
     worker.send_signal(signal.SIGKILL)
     said += worker.stdout.read().splitlines(keepends=True)
