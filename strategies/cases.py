@@ -200,6 +200,9 @@ def _case(
 ) -> Case:
     """What was drawn independently is made to fit together: the plainer value takes the place of an impossible one."""
     layers = model(given_input.features)
+    if fuser is not None and fuser.hide_parameters == "fsdp":
+        # Inside FSDP a frozen parameter is part of a flat one, and asks for its gradient in forward.
+        layers = all_trainable(layers)
     if fuser is not None and fuser.hide_parameters == "never":
         precision = Precision(recipe=None)
         steps = _each(steps, _sgd)
