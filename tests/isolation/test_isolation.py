@@ -51,7 +51,7 @@ EXPECTED = {
 
 
 def bad(fault: str) -> Case:
-    return replace(BAD, seed=FAULTS.index(fault) + 1)
+    return replace(BAD, seed=_faults.SEEDS * (FAULTS.index(fault) + 1))
 
 
 @pytest.fixture(scope="module")
