@@ -625,7 +625,7 @@ def _explain(error: msgspec.ValidationError, raw: Any, kind: type, source: str) 
         remedy = "Add it."
     unknown = re.search(r"unknown field `(.+?)`", text)
     if unknown:
-        close = difflib.get_close_matches(unknown[1], sorted(_all_field_names(kind)), n=1)
+        close = difflib.get_close_matches(unknown[1], sorted(_all_field_names(kind) - {unknown[1]}), n=1)
         remedy = f"Did you mean `{close[0]}`?" if close else "Remove it."
         return f"{source}: at {path}: {text}. {remedy}"
     return f"{source}: at {path}: {text}; the value is {_show(_value_at(raw, path))}. {remedy}"

@@ -80,8 +80,7 @@ class Nightly:
 
     def _fuzz(self) -> Path | None:
         """Fuzz, and return the directory of the run."""
-        plan, runs = self.plan, ROOT / ".tefuzz" / "runs"
-        before = set(runs.glob("*"))
+        plan = self.plan
         command = [
             *("-m", "pytest", "fuzz/", "-n", plan.workers, "--tefuzz-profile", "nightly"),
             *("--tefuzz-time", str(plan.seconds), "--tefuzz-device", plan.device),
@@ -89,15 +88,15 @@ class Nightly:
             *plan.pytest_options,
         ]
         # Its own directory of Hypothesis, so that the database goes from night to night.
-        self._step("fuzz", command, {"HYPOTHESIS_STORAGE_DIRECTORY": str(plan.state / "hypothesis")})
+        pid = self._step("fuzz", command, {"HYPOTHESIS_STORAGE_DIRECTORY": str(plan.state / "hypothesis")})
         if self.codes["fuzz"] in (ExitCode.BAD_INPUT, 5):
             self.codes["fuzz"] = ExitCode.OWN_ERROR  # pytest: interrupted, or no test was collected
         elif self.codes["fuzz"] == 4:
             self.codes["fuzz"] = ExitCode.BAD_INPUT  # pytest: wrong options
-        new = set(runs.glob("*")) - before
-        if not new:
+        # Other runs may be made in this checkout meanwhile: the one of this process is named after it.
+        run = max((ROOT / ".tefuzz" / "runs").glob(f"*-{pid}"), default=None)
+        if run is None:
             return None
-        run = max(new, key=lambda path: path.stat().st_mtime)
         shutil.copytree(run, plan.output / "run", dirs_exist_ok=True)
         return run
 
@@ -141,8 +140,8 @@ class Nightly:
 
     def _step(
         self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None, *, python: bool = True
-    ) -> None:
-        """Run a command; what it prints is shown and kept in the output."""
+    ) -> int | None:
+        """Run a command and return its process id; what it prints is shown and kept in the output."""
         command = [sys.executable, *command] if python else command
         self.say(f"nightly: {name}: {shlex.join(command)}")
         log = self.plan.output / f"{name}.log"
@@ -166,9 +165,11 @@ class Nightly:
                     file.flush()
                     self.say(line.rstrip("\n"))
             self.codes[name] = process.returncode
+            return process.pid
         except OSError as error:
             self.say(f"nightly: {name}: cannot be started ({error.strerror})")
             self.codes[name] = ExitCode.BAD_INPUT
+            return None
 
 
 def worst(codes: Iterable[int]) -> ExitCode:

@@ -7,10 +7,12 @@ itself draws, shrinks and writes, and never imports torch.
 
 from __future__ import annotations
 
+import argparse
 import faulthandler
 import os
 import random
 import re
+import shlex
 import signal
 import time
 import zlib
@@ -134,7 +136,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _positive(text: str) -> float:
     number = float(text)
     if not 0 < number < float("inf"):
-        raise ValueError(f"{text} is not above zero")
+        raise argparse.ArgumentTypeError(f"{text} is not above zero")
     return number
 
 
@@ -284,7 +286,21 @@ class FuzzSession:
     def pytest_sessionstart(self) -> None:
         """Refuse a device or packages that cannot do the job, also where no header is shown."""
         if self.is_controller and not self.config.option.collectonly:
+            self._check_places()
             _ = self._ready
+
+    def _check_places(self) -> None:
+        """Refuse a place where nothing can be written before hours are spent on what should go there."""
+        from harness.commands.common import BadInput, writable_directory
+
+        junit: Path | None = self.config.getoption("--tefuzz-junit")
+        try:
+            if not self.reverts:
+                writable_directory(self.corpus_directory)
+            if junit is not None:
+                writable_directory(junit.absolute().parent)
+        except BadInput as error:
+            raise pytest.UsageError(error.message) from error
 
     @cached_property
     def _ready(self) -> Ready:
@@ -502,7 +518,7 @@ class _Runner:
             self._corpus.add(case, test, None if new is None else str(new.bucket))
         self._recorder.after(test, verdict, known, self._session.item)
         if new is not None:
-            replay = f"tefuzz run {path}{self._session.replay_options}"
+            replay = f"tefuzz run {shlex.quote(str(path))}{self._session.replay_options}"
             new.__notes__ = [f"  replay: {replay}"]
             new.essence = "\n".join(essence(new, replay))
             self._recorder.describe_failure(verdict, new.essence)

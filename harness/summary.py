@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ def summary_lines(directory: Path, seconds: float, replay_options: str = "") -> 
     for path in in_flight(directory):
         yield f"IN FLIGHT when the run was interrupted or its worker died: {path}"
     if not records:
+        yield "NO CASE WAS RUN: nothing was tested"
         return
     yield f"layers: {_counted(records, 'layer:')}"
     yield f"recipes: {_counted(records, 'recipe:')}"
@@ -44,7 +46,7 @@ def summary_lines(directory: Path, seconds: float, replay_options: str = "") -> 
     for bucket, count in Counter(r.bucket for r in records if r.bucket and not r.known_issue).most_common():
         yield f"FOUND: {count} x {bucket}"
         if (path := failure_file(directory, digest(bucket))).exists():
-            yield f"    replay: tefuzz run {path}{replay_options}"
+            yield f"    replay: tefuzz run {shlex.quote(str(path))}{replay_options}"
 
 
 LEAK_CASES = 40

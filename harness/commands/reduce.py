@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -174,5 +175,5 @@ def _result(state: State, files: Files, reverts: Sequence[str]) -> str:
         f"{plural(before.layers, 'layer')} and {plural(before.steps, 'step')} became {after.layers} and {after.steps}, "
         f"with {plural(state.executions, 'execution')} in {state.seconds:.0f} s\n"
         f"  model:  {after.model}\n"
-        f"  replay: tefuzz run {files.output}{options}"
+        f"  replay: tefuzz run {shlex.quote(str(files.output))}{options}"
     )

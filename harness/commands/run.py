@@ -221,5 +221,6 @@ def _report(
                 where = locate(subject.judgement.verdict, finding)
             shrunk = history(files[id(subject.judgement)], str(finding.bucket))
             written.append(write_report(directory, subject, environment, reverts, where, shrunk))
-            shows = written[-1].trial.complaint or "its program shows the bug"
+            complaint = written[-1].trial.complaint
+            shows = f"its program does not show the bug: {complaint}" if complaint else "its program shows the bug"
             click.echo(f"report: {written[-1].folder / 'report.html'} ({shows})")
