@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from harness.case import (
     Activation,
+    AnyLayer,
     Case,
     DelayedScaling,
     Executor,
     ExtraOutput,
     FusedModule,
     Fuser,
+    GatedActivation,
     Hiding,
     Input,
     Jit,
@@ -22,12 +24,14 @@ from harness.case import (
     Recipe,
     Step,
     replace,
+    walk,
 )
 from strategies.inputs import (
     ALIGNED_BATCHES,
     ODD_BATCHES,
     SUMMABLE_GRADIENT_LAYOUTS,
     TAME_DISTRIBUTIONS,
+    WIDE_DISTRIBUTIONS,
     inputs,
 )
 from strategies.layers import (
@@ -217,6 +221,8 @@ def _case(
     if given_input.dtype == "float16":
         # AdamW's eps is 0 there, and steps without loss scaling overflow: ReLU's gradient of NaN is anybody's choice.
         steps = _each(steps, lambda step: replace(step, optimizer="none"))
+        if given_input.distribution in WIDE_DISTRIBUTIONS and any(_squares(layer) for _, layer in walk(layers)):
+            given_input = replace(given_input, distribution="normal")
     if jit is not None and jit.entry == "grad":
         if any(isinstance(layer, ExtraOutput) for layer in layers):
             jit = replace(jit, entry="function")
@@ -227,6 +233,11 @@ def _case(
     if jit is None or jit.entry == "module":
         steps = _each(steps, _same_parameters)
     return Case(layers=layers, input=given_input, precision=precision, jit=jit, fuser=fuser, steps=steps, **rest)
+
+
+def _squares(layer: AnyLayer) -> bool:
+    """Whether large values get larger by more than a factor: several such layers in a row overflow float16."""
+    return isinstance(layer, GatedActivation) or layer == Activation(function="squared_relu")
 
 
 def _grad_step(step: Step) -> Step:

@@ -27,6 +27,8 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
 TAME_DISTRIBUTIONS: tuple[Distribution, ...] = tuple(name for name in DISTRIBUTIONS if name != "large")
 """Without values that several gated activations in a row square beyond float32."""
 
+WIDE_DISTRIBUTIONS: tuple[Distribution, ...] = ("wide_range_rows", "outliers", "large")
+"""With values that float16 does not survive when several layers square them."""
 
 LAYOUTS: tuple[Layout, ...] = ("contiguous",) * 6 + ("transposed", "strided")
 GRADIENT_LAYOUTS: tuple[GradientLayout, ...] = ("contiguous",) * 6 + ("expanded", "transposed", "strided")
