@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.bucket import digest
 from harness.recorder import failure_text, in_flight, read_records, run_info, write_atomically
+from harness.replay_command import revert_options, run_command
 
 if TYPE_CHECKING:
     from harness.recorder import RunInfo
@@ -104,7 +104,7 @@ def junit(result: RunResult) -> str:
     for path in result.in_flight:
         entry = _entry(suite, "in flight", path.name, 0.0)
         error = ElementTree.SubElement(entry, "error", message="its worker died, hung or was interrupted")
-        error.text = _xml(f"replay: tefuzz run {shlex.quote(str(path))}{_reverts(result)}")
+        error.text = _xml(f"replay: {run_command(path, _reverts(result))}")
     if not result.new and not result.in_flight:
         _entry(suite, "run", f"nothing new in {result.cases} cases", 0.0)
     for kind, count in (
@@ -131,7 +131,7 @@ def _xml(text: str) -> str:
 def error_commands(result: RunResult) -> Iterator[str]:
     """GitHub's workflow commands, a line each: an error for each new bucket and each case in flight."""
     errors = [(f"tefuzz: {one.bucket.partition('/')[0]} [{one.digest}]", one.text) for one in result.new]
-    errors += [("tefuzz: a worker died or hung", f"tefuzz run {shlex.quote(str(path))}") for path in result.in_flight]
+    errors += [("tefuzz: a worker died or hung", run_command(path)) for path in result.in_flight]
     shown = errors if len(errors) <= MAX_ANNOTATIONS else errors[: MAX_ANNOTATIONS - 1]
     for title, text in shown:
         yield f"::error title={_property(title)}::{_data(text)}"
@@ -184,7 +184,7 @@ def _left_out(count: int) -> list[str]:
 
 
 def _reverts(result: RunResult) -> str:
-    return "".join(f" --revert {name}" for name in result.info.reverts) if result.info is not None else ""
+    return revert_options(result.info.reverts) if result.info is not None else ""
 
 
 def publish(directory: Path, junit_path: Path | None, environment: Mapping[str, str] = os.environ) -> Sequence[str]:

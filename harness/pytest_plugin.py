@@ -12,7 +12,6 @@ import faulthandler
 import os
 import random
 import re
-import shlex
 import signal
 import time
 import zlib
@@ -243,7 +242,9 @@ class FuzzSession:
     @property
     def replay_options(self) -> str:
         """What ``tefuzz run`` has to be told to see what this run sees."""
-        return "".join(f" --revert {name}" for name in self.reverts)
+        from harness.replay_command import revert_options
+
+        return revert_options(self.reverts)
 
     @property
     def is_controller(self) -> bool:
@@ -499,6 +500,7 @@ class _Runner:
 
     def check(self, test: str, case: Case) -> None:
         from harness.essence import essence
+        from harness.replay_command import run_command
 
         __tracebackhide__ = True
         judgement = self._first_findings.judge(case)
@@ -513,12 +515,12 @@ class _Runner:
             self._recorder.after(test, verdict, known, self._session.item)
             return
         # What is worth keeping is on disk before the case is no longer in flight: a crash in between loses nothing.
-        path = self._recorder.failure_path(verdict) if new is not None else None
+        options = self._session.replay_options
+        replay = "" if new is None else run_command(self._recorder.failure_path(verdict), options)
         if self._corpus is not None:
             self._corpus.add(case, test, None if new is None else str(new.bucket))
         self._recorder.after(test, verdict, known, self._session.item)
         if new is not None:
-            replay = f"tefuzz run {shlex.quote(str(path))}{self._session.replay_options}"
             new.__notes__ = [f"  replay: {replay}"]
             new.essence = "\n".join(essence(new, replay))
             self._recorder.describe_failure(verdict, new.essence)

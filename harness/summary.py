@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from statistics import median
 
 from harness.bucket import digest
 from harness.recorder import CaseRecord, failure_file, in_flight, read_records
+from harness.replay_command import run_command
 
 
 def summary_lines(directory: Path, seconds: float, replay_options: str = "") -> Iterator[str]:
@@ -46,7 +46,7 @@ def summary_lines(directory: Path, seconds: float, replay_options: str = "") -> 
     for bucket, count in Counter(r.bucket for r in records if r.bucket and not r.known_issue).most_common():
         yield f"FOUND: {count} x {bucket}"
         if (path := failure_file(directory, digest(bucket))).exists():
-            yield f"    replay: tefuzz run {shlex.quote(str(path))}{replay_options}"
+            yield f"    replay: {run_command(path, replay_options)}"
 
 
 LEAK_CASES = 40

@@ -23,6 +23,7 @@ from harness.commands.common import (
     writable_directory,
 )
 from harness.device import DeviceChoice
+from harness.replay_command import revert_options
 from harness.summary import summary_lines
 from harness.working_corpus import default_directory
 
@@ -90,7 +91,7 @@ def campaign(
     count = shards or cluster.slots
     click.echo(f"{plural(count, 'shard')}, {cluster.slots} at a time, {minutes:g} min each; seed {seed}; {directory}")
     driver, started = Driver(directory, kept), time.time()
-    options = "".join(f" --revert {name}" for name in reverts)
+    options = revert_options(reverts)
 
     def summary() -> list[str]:
         driver.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from harness.reduction.reducer import (
     load_state,
 )
 from harness.reduction.workers import Workers
+from harness.replay_command import revert_options, run_command
 
 PROGRESS_SECONDS = 15.0
 """Between two lines of progress where no smaller case is found."""
@@ -170,10 +170,9 @@ def _size(state: State) -> str:
 
 def _result(state: State, files: Files, reverts: Sequence[str]) -> str:
     before, after = state.history[0], state.history[-1]
-    options = "".join(f" --revert {name}" for name in reverts)
     return (
         f"{plural(before.layers, 'layer')} and {plural(before.steps, 'step')} became {after.layers} and {after.steps}, "
         f"with {plural(state.executions, 'execution')} in {state.seconds:.0f} s\n"
         f"  model:  {after.model}\n"
-        f"  replay: tefuzz run {shlex.quote(str(files.output))}{options}"
+        f"  replay: {run_command(files.output, revert_options(reverts))}"
     )

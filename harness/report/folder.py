@@ -20,6 +20,7 @@ from harness.essence import seen
 from harness.judge import Judgement
 from harness.known_issues import KnownIssue
 from harness.recorder import write_atomically
+from harness.replay_command import revert_options
 from harness.report import plots
 from harness.report.listings import listings
 from harness.report.measures import measures, state_series
@@ -162,7 +163,7 @@ def _context(
     case = finding.case
     verdict = judgement.verdict
     layers = dict(walk(case.layers))
-    options = "".join(f" --revert {name}" for name in reverts)
+    options = revert_options(reverts)
     return {
         "title": sentence(finding),
         "expected": finding.promise,

@@ -10,6 +10,7 @@ from pathlib import Path
 from harness.bucket import digest
 from harness.case import CaseError
 from harness.recorder import CaseRecord, in_flight, read_records, run_info, write_atomically
+from harness.replay_command import revert_options
 from harness.report.sightings import Sighting, day_and_time, pairs_that_never_met, sightings, timeline
 from harness.report.templates import render
 
@@ -63,7 +64,7 @@ def write_index(run: Path, directory: Path) -> Path:
     here = {row.bucket for row in rows}
     met, never = pairs_that_never_met(records, NEVER_MET)
     info = run_info(run)
-    reverts = "".join(f" --revert {name}" for name in info.reverts) if info is not None else ""
+    reverts = revert_options(info.reverts) if info is not None else ""
     text = render(
         "index.html.j2",
         run=run.name,
