@@ -153,9 +153,20 @@ def make_parameters(case: Case, index: int | None = None) -> dict[str, Tensor]:
     }
 
 
-def trainable_parameters(case: Case) -> set[str]:
-    """Names of the parameters that need a gradient."""
-    return {name for name, _ in _parameter_forms(case)} - frozen_parameters(case.layers)
+def trainable_parameters(case: Case, index: int | None = None) -> set[str]:
+    """Names of the parameters that need a gradient, in step ``index`` or at all."""
+    names = [name for name, _ in _parameter_forms(case)]
+    trainable = set(names) - frozen_parameters(case.layers)
+    match "all" if index is None else case.steps[index].trainable:
+        case "all":
+            return trainable
+        case "last_layer":
+            last = names[-1].rpartition(".")[0] if names else ""
+            return {name for name in trainable if name.rpartition(".")[0] == last}
+        case "biases":
+            return {name for name in trainable if name.endswith(".bias")}
+        case _:
+            return set()
 
 
 def frozen_parameters(layers: tuple[AnyLayer, ...]) -> set[str]:

@@ -40,7 +40,8 @@ InPlaceOperation = Literal["relu_", "mul_", "add_"]
 WeightOperation = Literal["none", "scale", "transpose_twice", "reshape_twice", "cast_and_back"]
 Layout = Literal["contiguous", "transposed", "strided"]
 GradientLayout = Literal["contiguous", "transposed", "strided", "expanded"]
-Backward = Literal["now", "twice", "after_next_forward", "after_next_step"]
+Backward = Literal["now", "twice", "after_next_forward", "after_next_step", "never"]
+Trainable = Literal["all", "last_layer", "biases", "none"]
 Mode = Literal["train", "no_grad", "inference", "eval"]
 ParameterNames = Literal["plain", "nested", "colliding", "like_proxies"]
 Hiding = Literal["never", "between_forward_and_backward", "from_start", "fsdp"]
@@ -266,13 +267,19 @@ class Step(Data, frozen=True, kw_only=True):
     """``is_first_microbatch`` of TE's modules: the cast weights are kept from a first microbatch for later ones."""
     torch_autocast: bool = False
     """Whether the forward of this step runs in ``torch.autocast`` with bfloat16."""
-    before: Literal["nothing", "load_state_dict", "new_parameters"] = "nothing"
-    """New values for all parameters before the step: copied into them, or as new parameter objects."""
+    before: Literal["nothing", "load_state_dict", "new_parameters", "deepcopy"] = "nothing"
+    """New values for all parameters before the step: copied into them, or as new parameter objects. ``deepcopy`` goes
+    on with a deep copy of TE's modules, their FP8 state included."""
+    trainable: Trainable = "all"
+    """Which of the parameters that are not ``frozen`` need a gradient in this step: all, those of the last layer that
+    has any, biases, or none."""
+    wrong_input: bool = False
+    """Whether the input is twice as wide as the model takes: the forward raises, the caller catches it and goes on."""
     gradients: Literal["none", "zeroed", "accumulated"] = "none"
     """Parameter gradients before the step: set to None, set to zero, or left to be added to."""
     backward: Backward = "now"
-    """When backward runs: after the forward; twice, with ``retain_graph``; after the forward of the next step; or when
-    that step has run its own. The last step does not wait."""
+    """When backward runs: after the forward; twice, with ``retain_graph``; after the forward of the next step; when
+    that step has run its own; or never, since something raised between the two. The last step does not wait."""
     optimizer: Literal["none", "sgd", "adamw"] = "none"
     """The optimizer that changes the parameters after the step."""
 
@@ -281,6 +288,10 @@ class Step(Data, frozen=True, kw_only=True):
             raise ValueError(f"a step in mode {self.mode} has no backward: leave out `backward` and `optimizer`")
         if self.deferred and self.optimizer != "none":
             raise ValueError("an optimizer would change what the deferred backward needs: use it in the next step")
+        if self.wrong_input and self.backward != "now":
+            raise ValueError("a step whose forward raises has no backward: leave out `backward`")
+        if (self.wrong_input or self.backward == "never") and self.optimizer != "none":
+            raise ValueError("a step that something raises in does not reach its optimizer: leave out `optimizer`")
 
     @property
     def deferred(self) -> bool:
@@ -369,6 +380,7 @@ class Case(Data, frozen=True, kw_only=True):
         _check_size(self)
         _check_extra_outputs(self.layers)
         _check_steps(self.steps)
+        _check_surprises(self)
         _check_recipes(self)
         if self.fuser is not None:
             _check_fuser(self)
@@ -702,6 +714,34 @@ def _check_steps(steps: tuple[Step, ...]) -> None:
                 f"step {index + 1} changes the parameters ({after.before}) that the deferred backward of step {index} "
                 "needs: set its `before` to 'nothing'"
             )
+        if step.deferred and after.trainable != step.trainable:
+            raise ValueError(
+                f"step {index + 1} freezes other parameters than step {index}, whose deferred backward is yet to come: "
+                f"set its `trainable` to {step.trainable!r}"
+            )
+
+
+def _check_surprises(case: Case) -> None:
+    """What a step may do to its subject: not all of them survive everything, by design."""
+    steps, fuser = case.steps, case.fuser
+    if any(step.wrong_input for step in steps) and not any(
+        isinstance(layer, Linear | LayerNorm | RMSNorm) for _, layer in walk(case.layers)
+    ):
+        raise ValueError("no layer minds an input that is too wide: leave out `wrong_input`, or use a linear or norm")
+    hides = fuser is not None and fuser.hide_parameters in ("between_forward_and_backward", "from_start")
+    if any(step.before == "deepcopy" for step in steps) and not (hides or case.fused_module):
+        raise ValueError(
+            "deep copies are made of fused modules and of pipelines with hidden parameters: leave out `deepcopy`"
+        )
+    if (
+        fuser is not None
+        and fuser.hide_parameters == "fsdp"
+        and any(step.wrong_input or step.backward == "never" or step.trainable != "all" for step in steps)
+    ):
+        raise ValueError(
+            "FSDP trains all parameters, and does not go on after an exception: leave out `wrong_input`, `trainable` "
+            "and a backward that never runs"
+        )
 
 
 def _check_recipes(case: Case) -> None:
@@ -728,8 +768,10 @@ def _check_grad_entry(case: Case) -> None:
         raise ValueError("the entry `grad` has training steps only: leave out the others")
     if frozen := [path for path, layer in walk(case.layers) if getattr(layer, "frozen", ())]:
         raise ValueError(f"the entry `grad` differentiates all parameters: nothing may be frozen in layer {frozen[0]}")
-    if any(step.backward != "now" or step.gradients != "none" for step in case.steps):
-        raise ValueError("the entry `grad` returns gradients: leave out `backward` and `gradients` of the steps")
+    if any(step.backward != "now" or step.gradients != "none" or step.trainable != "all" for step in case.steps):
+        raise ValueError(
+            "the entry `grad` returns all gradients: leave out `backward`, `gradients` and `trainable` of the steps"
+        )
     for path, layer in walk(case.layers):
         if isinstance(layer, ExtraOutput) or (isinstance(layer, Linear) and layer.parameters == "tied"):
             raise ValueError(

@@ -54,6 +54,8 @@ def features(case: Case) -> frozenset[str]:
         found.add("batch:empty")
     for step in case.steps:
         found |= _step_features(step)
+    if len({step.trainable for step in case.steps}) > 1:
+        found.add("trainable:changes")
     found |= _autocast_features(case) | _recipe_features(case)
     for path, layer in walk(case.layers):
         found |= _layer_features(layer)
@@ -83,7 +85,8 @@ def _autocast_features(case: Case) -> set[str]:
     if any(around) and not all(layer.enabled for layer in regions):
         found.add("torch_autocast:off inside")
     for step in case.steps:
-        if step.mode != "train" and any(in_autocast(case.layers, step.torch_autocast)):
+        trains = step.mode == "train" and (step.trainable != "none" or case.input.requires_grad)
+        if not trains and any(in_autocast(case.layers, step.torch_autocast)):
             found.add("torch_autocast:without grad")
     return found
 
@@ -114,10 +117,14 @@ def _step_features(step: Step) -> set[str]:
         found.add(f"gradients:{step.gradients}")
     if step.backward != "now":
         found.add(f"backward:{step.backward}")
-    if step.deferred:
+    if step.deferred or step.backward == "never":
         found.add("backward:late")
     if step.before != "nothing":
         found.add(f"before:{step.before}")
+    if step.trainable != "all":
+        found |= {f"trainable:{step.trainable}", "frozen"}
+    if step.wrong_input:
+        found.add("step:wrong input")
     if step.optimizer != "none":
         found.add(f"optimizer:{step.optimizer}")
     return found

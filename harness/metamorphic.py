@@ -348,7 +348,8 @@ class ScaledInput(Relation):
                         name = output_name(number)
                         message = f"step {index}, {name} for an input times {FACTOR:g}: {difference}"
                         return Disagreement(name.split(" #")[0], message)
-            scaled_before.add(key)
+            if not step.wrong_input:
+                scaled_before.add(key)
         return None
 
 

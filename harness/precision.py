@@ -105,12 +105,13 @@ def specialisation(case: Case, index: int) -> tuple[object, ...]:
         return (index,)
     step = case.steps[index]
     evaluates = step.mode == "eval" and case.jit.entry == "module"
-    return step_batch(case, index), step.mode == "train", evaluates, step.fp8, step.torch_autocast
+    trainable = frozenset(trainable_parameters(case, index))
+    return step_batch(case, index), step.mode == "train", evaluates, step.fp8, step.torch_autocast, trainable
 
 
 def differentiated(case: Case, index: int) -> bool:
     """Whether step ``index`` has a backward pass: it trains, and something requires grad."""
-    return case.steps[index].mode == "train" and (case.input.requires_grad or bool(trainable_parameters(case)))
+    return case.steps[index].mode == "train" and (case.input.requires_grad or bool(trainable_parameters(case, index)))
 
 
 def fits_fp8(rows: int, columns: int) -> bool:

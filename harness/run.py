@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from thunder.core import vjp_utils
+from thunder.core.compile_data import set_compile_data_and_stats
+from thunder.core.trace import set_tracectx
 
 from harness import fp8_globals, growth, rounding
 from harness.case import Case
@@ -180,6 +182,9 @@ def reset_global_state() -> None:
     """Make the process forget earlier cases, so that a verdict does not depend on them."""
     # Forward/backward pairs by symbol and shape: two models would share symbols through it.
     vjp_utils._cache.clear()
+    # A program that raised while it was traced may have left these behind.
+    set_tracectx(None)
+    set_compile_data_and_stats(None, None)
     reset_but_thunder()
 
 

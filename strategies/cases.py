@@ -12,6 +12,7 @@ from harness.case import (
     AnyLayer,
     Case,
     DelayedScaling,
+    Dropout,
     Executor,
     ExtraOutput,
     FusedModule,
@@ -20,8 +21,11 @@ from harness.case import (
     Hiding,
     Input,
     Jit,
+    LayerNorm,
+    Linear,
     Precision,
     Recipe,
+    RMSNorm,
     Step,
     replace,
     walk,
@@ -43,6 +47,7 @@ from strategies.layers import (
     all_trainable,
     fused_modules,
     models,
+    without_transposed,
 )
 from strategies.precision import precisions
 from strategies.schedules import microbatches, schedules, torch_autocasts
@@ -73,7 +78,12 @@ JIT_SCHEDULES = {
 }
 FUSER_INPUTS = inputs(ALIGNED_BATCHES, ALIGNED_WIDTHS)
 FUSER_MODELS = models(ALIGNED_WIDTHS, PIPELINE_ACTIVATIONS, pipeline=True, max_size=6)
-HIDINGS: tuple[Hiding, ...] = ("between_forward_and_backward",) * 4 + ("fsdp", "fsdp", *("never",) * 3, "from_start")
+HIDINGS: tuple[Hiding, ...] = (
+    *("between_forward_and_backward",) * 4,
+    *("fsdp",) * 2,
+    *("never",) * 3,
+    *("from_start",) * 2,
+)
 FUSER_SCHEDULES = schedules(ALIGNED_BATCHES, fp8_off=1, twice=False, other_recipes=True)
 TORCH_AUTOCASTS = torch_autocasts()
 FUSED_INPUTS = inputs(ALIGNED_BATCHES, ALIGNED_WIDTHS, gradient_layouts=SUMMABLE_GRADIENT_LAYOUTS)
@@ -205,13 +215,20 @@ def _case(
     """What was drawn independently is made to fit together: the plainer value takes the place of an impossible one."""
     layers = model(given_input.features)
     if fuser is not None and fuser.hide_parameters == "fsdp":
-        # Inside FSDP a frozen parameter is part of a flat one, and asks for its gradient in forward.
+        # Inside FSDP a frozen parameter is part of a flat one, and asks for its gradient in forward. After an exception
+        # FSDP itself does not go on.
         layers = all_trainable(layers)
+        steps = _each(steps, _undisturbed)
     if fuser is not None and fuser.hide_parameters == "never":
         precision = Precision(recipe=None)
         steps = _each(steps, _sgd)
     if jit is not None and jit.executor == "torch":
         steps = _each(steps, _sgd)
+        if any(isinstance(layer, Dropout) for _, layer in walk(layers)):
+            # Without grad Thunder calls torch's dropout, which draws in the order of memory.
+            layers = without_transposed(layers)
+            if given_input.layout == "transposed":
+                given_input = replace(given_input, layout="strided")
     if torch_autocast is not None:
         steps = tuple(
             replace(step, torch_autocast=True) if torch_autocast(index) else step for index, step in enumerate(steps)
@@ -232,6 +249,10 @@ def _case(
             steps = _each(steps, _grad_step)
     if jit is None or jit.entry == "module":
         steps = _each(steps, _same_parameters)
+    if fuser is None or fuser.hide_parameters not in ("between_forward_and_backward", "from_start"):
+        steps = _each(steps, _no_copy)
+    if any(step.wrong_input for step in steps) and not any(map(_minds_width, layers)):
+        steps = _each(steps, lambda step: replace(step, wrong_input=False))
     return Case(layers=layers, input=given_input, precision=precision, jit=jit, fuser=fuser, steps=steps, **rest)
 
 
@@ -243,7 +264,7 @@ def _squares(layer: AnyLayer) -> bool:
 def _grad_step(step: Step) -> Step:
     """What the entry `grad` can do. Of a bare vector it computes norms otherwise than a part by itself."""
     batch = (1,) if step.batch == () else step.batch
-    return replace(step, mode="train", backward="now", gradients="none", batch=batch)
+    return replace(step, mode="train", backward="now", gradients="none", trainable="all", batch=batch)
 
 
 def _sgd(step: Step) -> Step:
@@ -253,6 +274,21 @@ def _sgd(step: Step) -> Step:
 
 def _each(steps: tuple[Step, ...], change: Callable[[Step], Step]) -> tuple[Step, ...]:
     return tuple(change(step) for step in steps)
+
+
+def _undisturbed(step: Step) -> Step:
+    backward = "now" if step.backward == "never" else step.backward
+    return replace(step, wrong_input=False, trainable="all", backward=backward)
+
+
+def _minds_width(layer: AnyLayer) -> bool:
+    """Whether a layer, or one inside it, refuses an input of another width."""
+    return any(isinstance(inner, Linear | LayerNorm | RMSNorm) for _, inner in walk((layer,)))
+
+
+def _no_copy(step: Step) -> Step:
+    """Thunder's modules cannot be deep-copied, and a copy of parameters alone is what loading makes."""
+    return replace(step, before="load_state_dict") if step.before == "deepcopy" else step
 
 
 def _same_parameters(step: Step) -> Step:

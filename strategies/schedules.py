@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 from hypothesis import strategies as st
 
@@ -27,10 +26,11 @@ def schedules(
     plain, other = st.just(Step()), other_runs(batches)
     step = weighted(
         (2, plain),
-        (3, other),
+        (4, other),
         (1, training_habits()),
         (2, late_backwards(twice=twice)),
         (1, changed_parameters()),
+        (2, surprises()),
     )
     if fp8_off:
         step = step | st.sampled_from([Step()] * (fp8_off - 1) + [Step(fp8=False)])
@@ -122,14 +122,27 @@ def microbatches(schedule: st.SearchStrategy[tuple[Step, ...]]) -> st.SearchStra
 
 
 def changed_parameters() -> st.SearchStrategy[Step]:
-    """Parameters that are loaded from a state_dict, or are other objects, from this step on."""
-    return st.builds(Step, before=st.sampled_from(["load_state_dict", "new_parameters"]))
+    """Parameters that are loaded from a state_dict, are other objects, or go on as a deep copy from this step on."""
+    return st.builds(Step, before=st.sampled_from(["load_state_dict", "new_parameters", "deepcopy"]))
+
+
+def surprises() -> st.SearchStrategy[Step]:
+    """A step that trains a part of the parameters, and one that does not come to its end. Shrinks to the former.
+
+    Freezing a part for some steps is what fine-tuning does: it changes the keys of Thunder's cache and which gradients
+    TE's modules have to give. A step that raises must leave no half of its state to the next: not in the contexts of a
+    compilation that was cut off, not in TE's autocast, not in an amax history.
+    """
+    partly = [Step(trainable="last_layer"), Step(trainable="biases"), Step(trainable="none")]
+    raising = [Step(wrong_input=True), Step(wrong_input=True, mode="no_grad"), *[Step(backward="never")] * 2]
+    return st.sampled_from(partly + raising)
 
 
 def _consistent(first: list[Step], more: list[Step]) -> tuple[Step, ...]:
     """Nothing changes the parameters that a deferred backward still needs."""
-    steps = first + more
-    result = steps[:1]
-    for before, step in pairwise(steps):
-        result.append(replace(step, before="nothing") if before.deferred else step)
+    result: list[Step] = []
+    for step in first + more:
+        if result and result[-1].deferred:
+            step = replace(step, before="nothing", trainable=result[-1].trainable)
+        result.append(step)
     return tuple(result)

@@ -188,6 +188,34 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
         document(steps=[{"backward": "after_next_step"}, {"before": "load_state_dict"}]),
         ("here.json: ", "step 1 changes the parameters", "the deferred backward of step 0", "'nothing'"),
     ),
+    "other parameters frozen before the backward": (
+        document(steps=[{"backward": "after_next_step"}, {"trainable": "none"}]),
+        ("here.json: ", "step 1 freezes other parameters", "deferred backward", "set its `trainable` to 'all'"),
+    ),
+    "backward of a step that raises": (
+        document(steps=[{"wrong_input": True, "backward": "never"}]),
+        ("at $.steps[0]:", "a step whose forward raises has no backward"),
+    ),
+    "optimizer after an exception": (
+        document(steps=[{"backward": "never", "optimizer": "sgd"}]),
+        ("at $.steps[0]:", "does not reach its optimizer", "leave out `optimizer`"),
+    ),
+    "a wrong input that no layer minds": (
+        document(layers=[{"layer": "activation"}], steps=[{"wrong_input": True}]),
+        ("here.json: ", "no layer minds", "leave out `wrong_input`"),
+    ),
+    "deep copy of a jitted module": (
+        document(steps=[{"before": "deepcopy"}]),
+        ("here.json: ", "deep copies are made of fused modules", "leave out `deepcopy`"),
+    ),
+    "exception inside FSDP": (
+        document(jit=None, fuser={"hide_parameters": "fsdp"}, steps=[{"wrong_input": True}]),
+        ("here.json: ", "FSDP trains all parameters", "leave out `wrong_input`"),
+    ),
+    "grad entry that freezes": (
+        document(jit={"entry": "grad"}, input={"requires_grad": True}, steps=[{"trainable": "none"}]),
+        ("here.json: ", "the entry `grad` returns all gradients", "`trainable`"),
+    ),
     "new parameters of a module": (
         document(steps=[{"before": "new_parameters"}]),
         ("here.json: ", "a jitted module keeps its parameter objects", "load_state_dict"),
@@ -202,7 +230,7 @@ REFUSALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "grad entry with a late backward": (
         document(jit={"entry": "grad"}, input={"requires_grad": True}, steps=[{"backward": "twice"}]),
-        ("here.json: ", "the entry `grad` returns gradients", "leave out `backward`"),
+        ("here.json: ", "the entry `grad` returns all gradients", "leave out `backward`"),
     ),
     "grad entry with two outputs": (
         document(jit={"entry": "grad"}, input={"requires_grad": True}, layers=[LINEAR, {"layer": "extra_output"}]),

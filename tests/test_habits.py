@@ -11,11 +11,13 @@ from torch import Tensor
 
 from harness.case import (
     AnyLayer,
+    Autocast,
     Case,
     Cast,
     Checkpoint,
     Dropout,
     ExtraOutput,
+    FusedModule,
     Fuser,
     InPlace,
     Input,
@@ -25,6 +27,7 @@ from harness.case import (
     Rearrange,
     Step,
     replace,
+    walk,
 )
 from harness.device import activate
 from tests.observed import V1_WORKS, observe
@@ -106,6 +109,38 @@ def test_pipelines_agree(schedule: str) -> None:
     verdict, _ = observe(case)
     assert verdict.findings == ()
     assert verdict.refusal is None
+
+
+SURPRISES = (
+    Step(wrong_input=True),
+    Step(trainable="last_layer"),
+    Step(wrong_input=True, mode="no_grad"),
+    Step(trainable="biases"),
+    Step(backward="never"),
+    Step(trainable="none"),
+    Step(),
+)
+SURPRISED = {name: Case(layers=(LINEAR, LayerNorm(), LINEAR), input=INPUT, jit=jit) for name, jit in JITS.items()} | {
+    "module": Case(layers=(LINEAR, Autocast(body=(Checkpoint(body=(LayerNorm(), LINEAR)),))), input=INPUT),
+    "pipeline": Case(layers=(LINEAR, LayerNorm(), LINEAR), input=INPUT, jit=None, fuser=Fuser()),
+    "fused": Case(layers=(LayerNorm(), LINEAR), input=INPUT, jit=None, fused_module=FusedModule()),
+}
+
+
+@pytest.mark.parametrize("name", [*EXECUTORS, "module", "pipeline", "fused"])
+def test_frozen_parameters_and_exceptions_leave_nothing_behind(name: str) -> None:
+    verdict, (subject, _) = observe(replace(SURPRISED[name], steps=SURPRISES))
+    assert verdict.findings == ()
+    assert verdict.refusal is None
+    trained = [
+        {path for path, value in step.parameter_gradients.items() if value is not None} for step in subject.steps
+    ]
+    last = [path for path, layer in walk(SURPRISED[name].layers) if isinstance(layer, Linear)][-1]
+    everything = trained[-1]
+    assert [len(step.outputs) for step in subject.steps] == [0, 1, 0, 1, 1, 1, 1]
+    assert trained[1] == {path for path in everything if path.startswith(last)}
+    assert trained[3] == {path for path in everything if path.endswith("bias")}
+    assert all(trained[index] == set() for index in (0, 2, 4, 5))
 
 
 @pytest.mark.parametrize("layout", ["transposed", "strided"])

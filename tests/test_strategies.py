@@ -105,6 +105,7 @@ def test_cases_vary(drawn: tuple[str, list[Case], Counter[str]]) -> None:
     else:
         wanted |= {"layer:Residual", "layer:Checkpoint", "cache:no caching", "entry:function"}
         wanted |= {"layer:Autocast", "torch_autocast:around the step", "torch_autocast:switched off"}
+    wanted |= {"trainable:last_layer", "step:wrong input", "backward:never"}
     if name in ("v1", "v2"):
         wanted |= {"nested region"}
     if name in ("v2", "fuser"):

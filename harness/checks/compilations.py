@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from harness.build import step_batch
+from harness.build import step_batch, trainable_parameters
 from harness.checks.base import Evidence, Finding, Run
 from harness.sample import has_one_precision
 
@@ -27,9 +27,11 @@ def check(run: Run) -> Iterator[Finding]:
         return
     first: dict[object, int] = {}
     for compilation in run.subject.compilations:
-        step = case.steps[compilation.step]
-        earlier = first.setdefault((step_batch(case, compilation.step), step.mode), compilation.step)
-        if earlier != compilation.step:
+        index = compilation.step
+        step = case.steps[index]
+        needed = step_batch(case, index), step.mode, frozenset(trainable_parameters(case, index))
+        earlier = first.setdefault(needed, index)
+        if earlier != index:
             yield CompiledAgain(
                 run,
                 f"step {compilation.step} is compiled, although step {earlier} has its shape and mode",

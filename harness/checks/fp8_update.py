@@ -82,7 +82,7 @@ def check(run: Run) -> Iterator[Finding]:
             finding
             for path, linear in step.fp8_state.items()
             for tensor, now in linear.items()
-            # A late backward moves the history of gradients on in a later step than its own.
+            # A late backward moves the history of gradients on in a later step than its own, or never.
             if tensor != "grad_output" or not any(plan.backward != "now" for plan in case.steps)
             for finding in _check(
                 run, index, path, tensor, states.get(path, {}).get(tensor), now, amaxes.get((path, tensor))

@@ -112,6 +112,22 @@ MUTANTS = (
         symptom="a second shape runs the trace, and the FP8 state, of the first",
     ),
     Mutant(
+        name="guard-ignores-requires-grad",
+        title="the prologue does not compare whether a tensor requires grad",
+        target="thunder.executors.pythonex:_check_tensor_shape_and_metadata_impl",
+        changes=(("and t.requires_grad == requires_grad", "and True"),),
+        pairs=(V2, TORCH),
+        symptom="a step with other frozen parameters runs the trace, and the FP8 state, of an earlier one",
+    ),
+    Mutant(
+        name="trace-context-survives-exception",
+        title="a program that raises while it is traced leaves its trace behind as the current one",
+        target="thunder.core.trace:tracectx",
+        changes=(("finally:", "except ZeroDivisionError:\n        raise\n    else:"),),
+        pairs=(TORCH, V2),
+        symptom="after an exception that was caught, the next call runs what belongs to the one that raised",
+    ),
+    Mutant(
         name="autograd-returns-none",
         title="the switch for FSDP's gradients is read the wrong way round",
         target=f"{_AUTOGRAD}:ThunderFunction.backward",

@@ -133,10 +133,13 @@ class Writer:
 
     def _late_backward_lines(self, gradient: str) -> list[str]:
         """Backwards that wait for a later step, or that run twice."""
-        lines = ["order = [(backward, step, y)] if y.requires_grad else []"]
+        wanted = "y.requires_grad"
+        if any(step.backward == "never" for step in self.case.steps):
+            wanted += ' and backward != "never"'
+        lines = [f"order = [(backward, step, y)] if {wanted} else []"]
         if self.steps.defers:
             lines = [
-                "own = [(backward, step, y)] if y.requires_grad else []",
+                f"own = [(backward, step, y)] if {wanted} else []",
                 f'now = own if backward in ("now", "twice") or step == {len(self.case.steps) - 1} else []',
                 'order = [late for late in waiting if late[0] == "after_next_forward"] + now',
                 'order += [late for late in waiting if late[0] == "after_next_step"]',

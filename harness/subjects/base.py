@@ -7,7 +7,7 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -125,6 +125,13 @@ class Subject(abc.ABC):
         """The initial values of the parameters on the device, or those that step ``index`` loads."""
         return {name: value.to(self.device) for name, value in build.make_parameters(self.case, index).items()}
 
+    def wrong_call(self, index: int, x: Tensor) -> None:  # noqa: B027
+        """Call the model for an ``x`` that is too wide. Where TE's modules keep state, what ran before the exception is
+        in it; any other reference does not run such a step, which has to leave no trace."""
+
+    def deep_copy(self) -> None:  # noqa: B027 - for a reference, a deep copy is as good as the original
+        """Go on with a deep copy of all modules."""
+
     def optimized(self) -> None:  # noqa: B027 - most subjects need not know
         """Called after an optimizer changed the parameters."""
 
@@ -196,6 +203,7 @@ class Subject(abc.ABC):
             if step.before != "nothing":
                 self._change_parameters(index, step.before)
                 optimizers = Optimizers()
+            self._freeze(index)
             _clear(self.parameters().values(), step.gradients)
             values = self.input_values(index)
             x = build.laid_out(values.clone(), self.case.input.layout)
@@ -208,7 +216,7 @@ class Subject(abc.ABC):
                     input_unchanged=torch.equal(x.detach(), values),
                     input_gradient=None,
                     parameter_gradients={name: _copy(p.grad) for name, p in self.parameters().items()},
-                    fp8_state=self.fp8_state(index),
+                    fp8_state={} if step.wrong_input else self.fp8_state(index),
                 )
             )
             if step.optimizer != "none":
@@ -221,22 +229,34 @@ class Subject(abc.ABC):
     def _run_step(self, index: int, step: Step, x: Tensor, waiting: list[_Forward]) -> tuple[Tensor, ...]:
         """Forward and backward of one step, and the backward of an earlier one that waited for it."""
         self.set_training(step.mode != "eval")
-        if self.case.jit is not None and self.case.jit.entry == "grad":
+        if step.wrong_input:
+            self._fail(index, step, x)
+            outputs: tuple[Tensor, ...] = ()
+        elif self.case.jit is not None and self.case.jit.entry == "grad":
             with self.around_step(index), _guard(f"gradients of step {index}"):
                 torch.manual_seed(build.dropout_seed(self.case, index))
                 self.gradients_only(index, x)
             return ()
-        with self.around_step(index), _guard(f"forward of step {index}"), _grad_mode(step.mode):
-            torch.manual_seed(build.dropout_seed(self.case, index))
-            output = self.forward(index, x)
-        outputs = (output,) if isinstance(output, Tensor) else output
-        is_last = index + 1 == len(self.case.steps)
-        ready = [_Forward(index, outputs)] if step.mode == "train" and (is_last or not step.deferred) else []
+        else:
+            with self.around_step(index), _guard(f"forward of step {index}"), _grad_mode(step.mode):
+                torch.manual_seed(build.dropout_seed(self.case, index))
+                output = self.forward(index, x)
+            outputs = (output,) if isinstance(output, Tensor) else output
+        own = [_Forward(index, outputs)] if step.mode == "train" and outputs and step.backward != "never" else []
+        late = step.deferred and index + 1 < len(self.case.steps)
         first = [forward for forward in waiting if self.case.steps[forward.index].backward == "after_next_forward"]
-        for forward in (*first, *ready, *(forward for forward in waiting if forward not in first)):
+        rest = [forward for forward in waiting if forward not in first]
+        for forward in (*first, *([] if late else own), *rest):
             self._backward(forward)
-        waiting[:] = [] if ready or step.mode != "train" else [_Forward(index, outputs)]
+        waiting[:] = own if late else []
         return outputs
+
+    def _fail(self, index: int, step: Step, x: Tensor) -> None:
+        """A step whose forward raises, and a caller who goes on."""
+        wide = torch.cat([x.detach(), x.detach()], dim=-1).requires_grad_(x.requires_grad)
+        with suppress(Exception), self.around_step(index), _grad_mode(step.mode):
+            torch.manual_seed(build.dropout_seed(self.case, index))
+            self.wrong_call(index, wide)
 
     def _backward(self, forward: _Forward) -> None:
         roots = [
@@ -261,10 +281,19 @@ class Subject(abc.ABC):
         if how == "new_parameters":
             self._parameters = self._new_parameters(index)
             return
+        if how == "deepcopy":
+            self.deep_copy()
+            return
         values = self.parameter_values(index)
         with torch.no_grad():
             for name, parameter in self.parameters().items():
                 parameter.copy_(values[name])
+
+    def _freeze(self, index: int) -> None:
+        trainable = build.trainable_parameters(self.case, index)
+        for name, parameter in self.parameters().items():
+            if parameter.requires_grad != (name in trainable):
+                parameter.requires_grad_(name in trainable)
 
     def _new_parameters(self, index: int | None) -> dict[str, nn.Parameter]:
         trainable = build.trainable_parameters(self.case)

@@ -6,6 +6,7 @@ does not round to the activation's dtype first. With float32 activations there i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, ClassVar
@@ -56,6 +57,9 @@ class _TeModules(Subject):
         """Make the modules; by the parameter's name in the case the module and the attribute that hold it."""
         raise NotImplementedError
 
+    def wrong_call(self, index: int, x: Tensor) -> None:
+        self.forward(index, x)
+
     def set_training(self, training: bool) -> None:
         for module in self._modules.values():
             module.train(training)
@@ -94,6 +98,11 @@ class TeFusedModule(_TeModules):
         with self._recipes.autocast(index):
             output: Tensor | tuple[Tensor, ...] = self._modules["0"](x, **self._microbatch(index))
         return output
+
+    def deep_copy(self) -> None:
+        self._modules = copy.deepcopy(self._modules)
+        places = parameter_places(self.case)
+        self._parameters = {name: getattr(self._modules["0"], places[name]) for name in self._parameters}
 
     def fp8_state(self, index: int) -> Mapping[str, LinearState]:
         paths = [str(path) for path, layer in enumerate(self.case.layers) if isinstance(layer, Linear)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
@@ -48,6 +49,9 @@ class TeOpsPipeline(Subject):
         with te.fp8_autocast(enabled=recipe is not None, fp8_recipe=recipe):
             return self.pipeline(x)
 
+    def wrong_call(self, index: int, x: Tensor) -> None:
+        self.forward(index, x)
+
     def fp8_state(self, index: int) -> Mapping[str, LinearState]:
         return {
             path: basic_linear_state(op)
@@ -83,6 +87,14 @@ class TeOpsPipelineHidden(TeOpsPipeline):
     """The same pipeline; its parameters are hidden when the case says."""
 
     name: ClassVar[str] = "te.ops pipeline with hidden parameters"
+
+    def deep_copy(self) -> None:
+        self.pipeline = copy.deepcopy(self.pipeline)
+        self._ops = dict(zip(self._ops, self.pipeline, strict=True))
+        self._parameters = {
+            f"{path}.{name}": getattr(self._ops[path], name)
+            for path, _, name in (full.rpartition(".") for full in self._parameters)
+        }
 
     def around_step(self, index: int) -> AbstractContextManager[None]:
         assert self.case.fuser is not None

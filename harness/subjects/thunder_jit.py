@@ -23,6 +23,7 @@ class ThunderSubject(Subject):
         super().__init__(case, device)
         # With Thunder's own list of traces, which it hands out again when it finds the specialisation in its cache.
         self._compiled: list[tuple[Any, Compilation]] = []
+        self._current: Compilation | None = None
 
     @abc.abstractmethod
     def jit_options(self, recipes: Recipes) -> dict[str, Any]:
@@ -54,6 +55,11 @@ class ThunderSubject(Subject):
         output: Tensor | tuple[Tensor, ...] = self._call_and_note(index, x)
         return output
 
+    def wrong_call(self, index: int, x: Tensor) -> None:
+        # Not noted: the traces of a program that ends in the middle promise nothing.
+        with self.torch_autocast(index):
+            self.call(index, x)
+
     def gradients_only(self, index: int, x: Tensor) -> None:
         leaves = [x, *self._arguments()]
         for leaf, gradient in zip(leaves, self._call_and_note(index, x), strict=True):
@@ -82,6 +88,8 @@ class ThunderSubject(Subject):
             self._current = known
 
     def fp8_state(self, index: int) -> Mapping[str, LinearState]:
+        if self._current is None:  # Thunder kept no trace of what it ran
+            return {}
         return self.read_state(self._current, claimed_linears(self.case, index))
 
     def call(self, index: int, x: Tensor) -> Any:
