@@ -25,9 +25,15 @@ from harness.case import Case, pretty_json
 from harness.device import activate
 from harness.judge import Judge
 from harness.recorder import write_atomically
-from strategies import cases, fuser_cases
+from strategies import cases, fused_module_cases, fuser_cases
 
-STRATEGIES = (cases("transformer_engine"), cases("transformer_engine_v1"), cases("torch"), fuser_cases())
+STRATEGIES = (
+    cases("transformer_engine"),
+    cases("transformer_engine_v1"),
+    cases("torch"),
+    fuser_cases(),
+    fused_module_cases(),
+)
 """By the number of the chunk: all pairs of subjects get the same number of cases."""
 CHUNK = 40
 CHUNK_TIMEOUT = 3600.0

@@ -58,6 +58,7 @@ def main() -> None:
       tefuzz replay                               # do old bugs stay away?
       tefuzz corpus                               # what fuzz runs kept so far
       tefuzz stats                                # what is drawn, and how often?
+      tefuzz nightly --time 3600                  # replay, fuzz, minimise and report, as a night would
       tefuzz campaign --minutes 10                # fuzz on a Ray cluster, or on this machine
       tefuzz mutants                              # would regressions of Thunder and TE be found?
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import IO, ClassVar
 
@@ -286,9 +287,9 @@ class IsolatedRunner:
 
     def close(self) -> None:
         """End the child; the next case starts another."""
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
 
 
 def _verdict(case: Case, judged: Judged) -> ReportedVerdict:
@@ -330,6 +331,7 @@ class _Child:
             theirs.close()
         self._connection = Connection(ours.detach())
         self._ready: Ready | None = None
+        self._closing = Lock()
         self._printed_before = 0
         self.renewed = False
         """Whether another process runs the next case than ran the last one."""
@@ -372,10 +374,12 @@ class _Child:
                 return subject, self._death(self._status(), ask.seconds)
 
     def close(self) -> None:
-        """End the process and all that it started."""
-        self._kill()
-        self._connection.close()
-        self._output.close()
+        """End the process and all that it started. Safe in any thread, also while another one waits for an answer."""
+        with self._closing:
+            if not self._connection.closed:
+                self._kill()
+                self._connection.close()
+                self._output.close()
 
     def _receive(self, seconds: float) -> Message | None:
         """The next message; None when the child is gone or says nothing for so long."""

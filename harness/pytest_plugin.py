@@ -281,6 +281,11 @@ class FuzzSession:
             return
         index, count = _shard(given)
         kept = items[index - 1 :: count]
+        # An exception in a worker of xdist is one in xdist: there the summary says that no case was run.
+        if items and not kept and self.is_controller:
+            raise pytest.UsageError(
+                f"--tefuzz-shard {given} is empty: there are {len(items)} tests, so at most that many parts"
+            )
         self.config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
 

@@ -46,6 +46,6 @@ for kind in (te.Linear, te.ops.Linear):
         step(original, 8.0)
         step(twin, 8.0)
     expected, seen = scale_of_input(original), scale_of_input(twin)
-    print(f"{kind.__module__}.{kind.__name__}: scale of the original {expected:g}, of its copy {seen:g}")
+    print(f"{kind.__module__}.{kind.__name__}: expected a scale of {expected:g} (the original's), seen {seen:g}")
     wrong.append(seen != expected)
 sys.exit(int(any(wrong)))

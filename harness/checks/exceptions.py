@@ -70,9 +70,22 @@ def normalised(error: Exception) -> str:
 
 def normalised_text(kind: str, message: str) -> str:
     """``normalised`` for an exception of which only the words are there."""
+    kind, message = _without_torch_script(kind, message)
     first = message.strip().split("\n", 1)[0]
     first = re.sub(r"0x[0-9a-f]+|\b[a-z]{1,2}\d+\b|\d+", "#", first)
     first = re.sub(r"#(, #)+", "#", first)
     if len(first) > 120:  # at the end of a word: half of a name looks like another one
         first = first[:121].rpartition(" ")[0] or first[:120]
     return f"{kind}: {first}"
+
+
+def _without_torch_script(kind: str, message: str) -> tuple[str, str]:
+    """The exception that ended a TorchScript function: the last words of what its interpreter makes of it.
+
+    TE scripts the update of amax histories, which Thunder calls directly and eager TE from a function that may raise
+    the same outside of TorchScript (``_amax_and_scale_update`` in transformer_engine/pytorch/quantization.py).
+    """
+    if not message.startswith("The following operation failed in the TorchScript interpreter"):
+        return kind, message
+    inner = re.findall(r"^(\w*(?:Error|Exception)): (.+)", message, re.MULTILINE)
+    return inner[-1] if inner else (kind, message)

@@ -41,5 +41,12 @@ def test_other_parts_are_refused(given: str) -> None:
         _shard(given)
 
 
+def test_an_empty_part_is_refused() -> None:
+    command = [sys.executable, "-m", "pytest", "fuzz/", "--collect-only", "-q", "--tefuzz-shard", "99/99"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert re.search(r"--tefuzz-shard 99/99 is empty: there are \d+ tests", done.stderr + done.stdout)
+
+
 def test_parts() -> None:
     assert (_shard("1/1"), _shard("7/12")) == ((1, 1), (7, 12))
