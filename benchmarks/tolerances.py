@@ -10,7 +10,12 @@ on which the rule was silent before is a failure now.
 The table is printed at the end; each mutant is reported as soon as it is done.
 """
 
+# ruff: noqa: E402  the emulation has to be there before anything imports TE
 from __future__ import annotations
+
+from harness.device import activate
+
+activate()
 
 import argparse
 import sys
@@ -25,7 +30,6 @@ from torch import Tensor
 
 from harness.case import AnyLayer, Case, Dropout, Linear, replace, walk
 from harness.compare import Comparison, compared_tensors
-from harness.device import activate
 from harness.fixes import reverted
 from harness.judge import Judge
 from harness.mutants import MUTANTS, applied
@@ -203,5 +207,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    activate()
     main(sys.argv[1:])
