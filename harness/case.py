@@ -171,6 +171,12 @@ class Checkpoint(Layer, frozen=True, kw_only=True, tag="checkpoint"):
     body: tuple[AnyLayer, ...]
 
 
+class NoGrad(Layer, frozen=True, kw_only=True, tag="no_grad"):
+    """``x + body(x)`` with the body in ``torch.no_grad()``: nothing comes back through it; it keeps the width."""
+
+    body: tuple[AnyLayer, ...]
+
+
 class Cast(Layer, frozen=True, kw_only=True, tag="cast"):
     """The body computes in ``dtype``, its parameters too; the input is cast to it and the result back."""
 
@@ -201,10 +207,11 @@ AnyLayer = (
     | ExtraOutput
     | Residual
     | Checkpoint
+    | NoGrad
     | Cast
     | Autocast
 )
-Region = Residual | Checkpoint | Cast | Autocast
+Region = Residual | Checkpoint | NoGrad | Cast | Autocast
 """Layers that hold other layers."""
 
 
@@ -404,18 +411,22 @@ def output_width(layers: tuple[AnyLayer, ...], width: int) -> int:
                 if width % 2:
                     raise ValueError(f"layer {index} ({layer.function}) halves an odd width of {width}")
                 width //= 2
-            case Residual():
+            case Residual() | NoGrad():
                 inner = output_width(layer.body, width)
                 if inner != width:
                     raise ValueError(
-                        f"layer {index} (residual) adds a body of width {inner} to its input of width {width}: "
-                        f"end the body with a layer of width {width}"
+                        f"layer {index} ({_region_name(layer)}) adds a body of width {inner} to its input of width "
+                        f"{width}: end the body with a layer of width {width}"
                     )
             case Checkpoint() | Cast() | Autocast():
                 width = output_width(layer.body, width)
             case _:
                 pass
     return width
+
+
+def _region_name(region: Residual | Checkpoint | NoGrad) -> str:
+    return "no grad" if isinstance(region, NoGrad) else type(region).__name__.lower()
 
 
 def parameter_owners(layers: tuple[AnyLayer, ...], width: int) -> dict[str, str]:
@@ -476,6 +487,12 @@ def in_autocast(layers: tuple[AnyLayer, ...], active: bool, prefix: str = "") ->
             yield f"{prefix}{index}"
 
 
+def without_grad(layers: tuple[AnyLayer, ...]) -> frozenset[str]:
+    """Paths of the layers inside ``torch.no_grad()``."""
+    outermost = [path for path, layer in walk(layers) if isinstance(layer, NoGrad)]
+    return frozenset(path for path, _ in walk(layers) if any(path.startswith(f"{outer}.") for outer in outermost))
+
+
 def linears(layers: tuple[AnyLayer, ...], width: int) -> Iterator[tuple[str, Linear, int, Dtype | None]]:
     """The linears of ``executed``; their dtype is None outside casts and parts without autocast."""
     for path, layer, inputs, dtype in executed(layers, width):
@@ -516,8 +533,8 @@ def describe(layers: tuple[AnyLayer, ...], width: int) -> str:
                 parts.append(layer.operation)
             case ExtraOutput():
                 parts.append("output" if layer.gradient else "output without gradient")
-            case Residual() | Checkpoint():
-                parts.append(f"{type(layer).__name__.lower()}[{describe(layer.body, width)}]")
+            case Residual() | Checkpoint() | NoGrad():
+                parts.append(f"{_region_name(layer)}[{describe(layer.body, width)}]")
             case Cast():
                 parts.append(f"in {layer.dtype}[{describe(layer.body, width)}]")
             case Autocast():

@@ -29,6 +29,7 @@ from harness.case import (
     InPlace,
     LayerNorm,
     Linear,
+    NoGrad,
     Rearrange,
     Region,
     Residual,
@@ -275,7 +276,7 @@ def _without_checkpoints(layers: tuple[AnyLayer, ...], dtype: Dtype) -> tuple[An
                 return Cast(dtype=dtype, body=_without_checkpoints(layer.body, dtype))
             case Cast():
                 return replace(layer, body=_without_checkpoints(layer.body, layer.dtype))
-            case Residual():
+            case Residual() | NoGrad():
                 return replace(layer, body=_without_checkpoints(layer.body, dtype))
             case _:
                 return layer
@@ -369,7 +370,7 @@ def _commutes(layer: AnyLayer) -> bool:
             return layer.operation != "add_"
         case Rearrange() | Dropout():
             return True
-        case Residual() | Checkpoint():
+        case Residual() | Checkpoint() | NoGrad():
             return all(map(_commutes, layer.body))
         case Cast():
             return layer.dtype != "float16" and all(map(_commutes, layer.body))

@@ -9,7 +9,7 @@ import transformer_engine.pytorch as te
 from transformer_engine.common import recipe as te_recipe
 
 from harness.build import step_batch, trainable_parameters
-from harness.case import Case, DelayedScaling, Float8CurrentScaling, Recipe, in_autocast, linears
+from harness.case import Case, DelayedScaling, Float8CurrentScaling, Recipe, in_autocast, linears, without_grad
 
 FORMATS = {"HYBRID": te_recipe.Format.HYBRID, "E4M3": te_recipe.Format.E4M3}
 
@@ -69,18 +69,19 @@ def claimed_linears(case: Case, index: int) -> tuple[str, ...]:
 
     The rule is that of ``_linear_checker`` in thunder/executors/transformer_engineex_impl.py and
     transformer_engine_v1ex.py: the recipe is supported, and both operands fit an FP8 GEMM. Beyond it, Thunder 0.2.6
-    asks TE only for traces that it differentiates: in the others a linear stays ``ltorch.linear``, which the torch
+    asks TE only for what it differentiates: elsewhere a linear stays ``ltorch.linear``, which the torch
     executor claims before Thunder looks at the primitive inside that TE registered (docs/findings.md, "inference").
     In ``torch.autocast`` its rule for linear gives the primitive, so TE is asked.
     """
     if case.jit is None or case.jit.executor == "torch" or not _recipe_is_claimed(case, index):
         return ()
     primitive = set(in_autocast(case.layers, case.steps[index].torch_autocast))
+    undifferentiated = without_grad(case.layers)
     rows = math.prod(step_batch(case, index))
     return tuple(
         path
         for path, layer, width, _ in linears(case.layers, case.input.features)
-        if (path in primitive or differentiated(case, index))
+        if (path in primitive or (differentiated(case, index) and path not in undifferentiated))
         and fits_fp8(rows, width)
         and fits_fp8(layer.out_features, width)
     )

@@ -33,6 +33,7 @@ from harness.case import (
     InPlaceOperation,
     LayerNorm,
     Linear,
+    NoGrad,
     ParameterNames,
     Rearrange,
     Rearrangement,
@@ -218,6 +219,12 @@ class _Writer:
                     self._row(layer.body, width, f"{path}.", "y", f"{indent}    ")
                     self._write(indent, "    return y")
                     self._write(indent, f"{x} = checkpoint({name}, {x}, use_reentrant=False)")
+                case NoGrad():
+                    inner = f"{x}_{index}"
+                    self._write(indent, "with torch.no_grad():")
+                    self._write(indent, f"    {inner} = {x}.clone()")
+                    self._row(layer.body, width, f"{path}.", inner, f"{indent}    ")
+                    self._write(indent, f"{x} = {x} + {inner}")
                 case Cast():
                     inner = f"{x}_{index}"
                     self._write(indent, f"{inner} = {x}.to(torch.{layer.dtype})")

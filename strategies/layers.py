@@ -23,6 +23,7 @@ from harness.case import (
     InPlace,
     LayerNorm,
     Linear,
+    NoGrad,
     Rearrange,
     Region,
     Residual,
@@ -148,7 +149,7 @@ def models(
 
     A block is a layer, two or three equal linears (the collision that a cache keyed on shapes needs), or a linear with
     ReLU behind it (which TE fuses in backward). Unless it is for a ``pipeline`` of te.ops, it may also be a linear that
-    is used twice, an extra output, or a residual, cast or checkpointed region, which hold one more level of blocks. A
+    is used twice, an extra output, or a region (residual, checkpointed, cast, without grad), which holds more blocks. A
     block learns its input width only when the whole list is drawn, so Hypothesis can delete any block and still has a
     valid model.
     """
@@ -175,10 +176,25 @@ def models(
         (1, st.sampled_from([ExtraOutput(), ExtraOutput(gradient=False)]).map(_layer)),
         (3, checkpoint),
         (3, residual),
+        (1, st.builds(_region, st.just(_without_grad), _rows(nested, 2))),
         (1, st.builds(_region, _casts(), _rows(nested, 2))),
         (2, st.builds(_region, autocasts(), _rows(nested, 2))),
     )
-    return _rows(blocks, max_size)
+    return weighted((15, _rows(blocks, max_size)), (1, _rows(checkpointed_blocks(linear, functions), 3)))
+
+
+def checkpointed_blocks(
+    linear: st.SearchStrategy[Linear], functions: Sequence[ActivationFunction]
+) -> st.SearchStrategy[Model]:
+    """An MLP inside a checkpointed region, as scripts do with every block. Shrinks to two linears with ReLU between.
+
+    In models of nothing else what forward saves can be counted, so recomputation that is silently off is seen.
+    """
+    return st.builds(_region, _checkpoints(), st.builds(_mlp, linear, activations(functions), linear))
+
+
+def _mlp(first: Linear, activation: Activation, last: Linear) -> Model:
+    return lambda width: (first, activation, replace(last, out_features=width))
 
 
 def fused_modules(widths: Sequence[int], functions: Sequence[ActivationFunction]) -> st.SearchStrategy[Model]:
@@ -307,9 +323,19 @@ def autocasts() -> st.SearchStrategy[MakeRegion]:
 
 
 def _residual(body: tuple[AnyLayer, ...], width: int) -> AnyLayer:
-    if output_width(body, width) != width:
-        body += (Linear(out_features=width),)
-    return Residual(body=body)
+    return Residual(body=_back_to(width, body))
+
+
+def _without_grad(body: tuple[AnyLayer, ...], width: int) -> AnyLayer:
+    """A branch that a user takes out of training: a frozen adapter's base, a teacher, a target.
+
+    Thunder tags what it traces inside ``torch.no_grad()``, and the pass that differentiates goes by the tags.
+    """
+    return NoGrad(body=_back_to(width, body))
+
+
+def _back_to(width: int, body: tuple[AnyLayer, ...]) -> tuple[AnyLayer, ...]:
+    return body if output_width(body, width) == width else (*body, Linear(out_features=width))
 
 
 def _region(make: MakeRegion, body: Model) -> Model:

@@ -22,6 +22,7 @@ from harness.case import (
     Input,
     LayerNorm,
     Linear,
+    NoGrad,
     Precision,
     Residual,
     Step,
@@ -33,6 +34,7 @@ from harness.case import (
     pretty_json,
     replace,
     walk,
+    without_grad,
 )
 from strategies import cases, fuser_cases
 
@@ -388,11 +390,20 @@ def test_impossible_cases_cannot_be_built_either() -> None:
         Case(layers=(linear,), schema=2)
     with pytest.raises(ValueError, match="width 32"):
         Case(layers=(Residual(body=(Linear(out_features=32),)),))
+    with pytest.raises(ValueError, match=r"layer 0 \(no grad\) adds a body of width 32"):
+        Case(layers=(NoGrad(body=(Linear(out_features=32),)),))
     valid = Case(layers=(linear,))
     with pytest.raises(ValueError, match="at most"):
         replace(valid, input=Input(batch=(65536,), features=8192))
     with pytest.raises(AttributeError):
         valid.seed = 3  # type: ignore[misc]
+
+
+def test_what_is_without_grad() -> None:
+    inner = NoGrad(body=(Activation(), Checkpoint(body=(Linear(out_features=16),))))
+    layers = (Linear(out_features=16), Residual(body=(inner, LayerNorm())), Linear(out_features=16))
+    assert without_grad(layers) == {"1.0.0", "1.0.1", "1.0.1.0"}
+    assert describe((inner,), 16) == "no grad[relu → checkpoint[Linear(16→16)]]"
 
 
 def test_the_shape_of_a_model() -> None:

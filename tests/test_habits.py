@@ -24,6 +24,7 @@ from harness.case import (
     Jit,
     LayerNorm,
     Linear,
+    NoGrad,
     Rearrange,
     Step,
     replace,
@@ -67,6 +68,11 @@ MODELS: dict[str, tuple[AnyLayer, ...]] = {
     "shared parameters": SHARED,
     "extra outputs": OUTPUTS,
     "dropout": (LINEAR, Dropout(), Checkpoint(body=(LayerNorm(),)), LINEAR),
+    "a branch without grad": (
+        LINEAR,
+        NoGrad(body=(LayerNorm(), LINEAR)),
+        Checkpoint(body=(NoGrad(body=(LINEAR,)), LINEAR)),
+    ),
     "casts": (Cast(dtype="bfloat16", body=(LINEAR, LayerNorm())), LINEAR),
 }
 SCHEDULES = {

@@ -25,6 +25,7 @@ from harness.case import (
     Input,
     LayerNorm,
     Linear,
+    NoGrad,
     Rearrange,
     Residual,
     RMSNorm,
@@ -156,6 +157,7 @@ SHARED: tuple[AnyLayer, ...] = (
     Rearrange(how="reshape_twice"),
     Linear(out_features=16, bias=False, parameters="tied", weight_operation="cast_and_back"),
     Cast(dtype="bfloat16", body=(RMSNorm(),)),
+    NoGrad(body=(Activation(),)),
     ExtraOutput(gradient=False),
 )
 
@@ -175,6 +177,10 @@ class Model(nn.Module):
         x_8 = x.to(torch.bfloat16)
         x_8 = F.rms_norm(x_8, (16,), self.layer_2.weight, 1e-05)
         x = x_8.type_as(x)
+        with torch.no_grad():
+            x_9 = x.clone()
+            x_9 = F.relu(x_9)
+        x = x + x_9
         extra_1 = x
         return x, extra_0, extra_1
 """

@@ -20,6 +20,7 @@ from harness.case import (
     Jit,
     LayerNorm,
     Linear,
+    NoGrad,
     Rearrange,
     Residual,
     RMSNorm,
@@ -42,6 +43,11 @@ MODELS: dict[str, tuple[AnyLayer, ...]] = {
     "activations": tuple(layer for pair in zip([LINEAR] * 6, ACTIVATIONS, strict=True) for layer in pair),
     "gates": (Linear(out_features=64), GatedActivation(function="swiglu"), GatedActivation(function="qgeglu")),
     "regions": (Residual(body=(LayerNorm(), LINEAR, Checkpoint(body=(Activation(function="gelu"), LINEAR)))), LINEAR),
+    "without grad": (
+        NoGrad(body=(LINEAR, Activation(function="silu"))),
+        LINEAR,
+        NoGrad(body=(LayerNorm(),)),
+    ),
     "shared": (
         Linear(out_features=32, weight_operation="scale"),
         LayerNorm(),

@@ -25,6 +25,7 @@ from harness.case import (
     Jit,
     LayerNorm,
     Linear,
+    NoGrad,
     Precision,
     Residual,
     Step,
@@ -104,7 +105,7 @@ def test_cases_vary(drawn: tuple[str, list[Case], Counter[str]]) -> None:
         wanted |= {f"hide_parameters:{way}" for way in ("never", "from_start", "between_forward_and_backward")}
     else:
         wanted |= {"layer:Residual", "layer:Checkpoint", "cache:no caching", "entry:function"}
-        wanted |= {"layer:Autocast", "torch_autocast:around the step", "torch_autocast:switched off"}
+        wanted |= {"layer:NoGrad", "layer:Autocast", "torch_autocast:around the step", "torch_autocast:switched off"}
     wanted |= {"trainable:last_layer", "step:wrong input", "backward:never"}
     if name in ("v1", "v2"):
         wanted |= {"nested region"}
@@ -151,6 +152,7 @@ SHRUNK: dict[str, tuple[str, Callable[[Case], bool], Case]] = {
     "equal linears": ("v2", equal_linears, Case(layers=(LINEAR, LINEAR))),
     "checkpoint of two": ("v2", checkpoint_of_two, Case(layers=(Checkpoint(body=(LINEAR, LINEAR)),))),
     "residual": ("v1", has(Residual), Case(layers=(Residual(body=(LINEAR,)),), jit=V1)),
+    "without grad": ("v2", has(NoGrad), Case(layers=(NoGrad(body=(LINEAR,)),))),
     "norm": ("torch", has(LayerNorm), Case(layers=(LayerNorm(),), jit=TORCH)),
     "gate": ("fuser", has(GatedActivation), Case(layers=(GatedActivation(),), jit=None, fuser=Fuser())),
     "two steps": (

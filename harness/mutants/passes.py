@@ -172,6 +172,8 @@ MUTANTS = (
         changes=(("        val.tags.update(v.tags)\n", ""),),
         pairs=(V2, TORCH),
         symptom="checkpointed regions are not recomputed where they are taken apart",
+        equivalent="what says that a symbol is recomputed is on the symbol, too, and DETACHED_AUTOGRAD_GRAPH is read "
+        "before the first pass that replaces values (but for tensor parallelism, which runs a trace again)",
     ),
     Mutant(
         name="autocast-outermost-region-wins",

@@ -17,6 +17,7 @@ from harness.case import (
     GatedActivation,
     Input,
     Linear,
+    NoGrad,
     Region,
     Residual,
     canonical_json,
@@ -294,7 +295,7 @@ def _fitted(layers: tuple[AnyLayer, ...], width: int) -> Iterator[AnyLayer]:
     for layer in layers:
         if isinstance(layer, Region):
             body = tuple(_fitted(layer.body, width))
-            if isinstance(layer, Residual):
+            if isinstance(layer, Residual | NoGrad):
                 body = _ending_in(body, width)
             layer = replace(layer, body=body)
         yield layer

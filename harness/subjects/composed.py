@@ -21,6 +21,7 @@ from harness.case import (
     Dropout,
     ExtraOutput,
     Linear,
+    NoGrad,
     Residual,
     in_autocast,
     output_width,
@@ -179,6 +180,10 @@ class ComposedSubject(Subject):
         match layer:
             case Residual():
                 return x + self._run_row(modules, claimed, layer.body, width, f"{path}.", x.clone())
+            case NoGrad():
+                with torch.no_grad():
+                    inner = self._run_row(modules, claimed, layer.body, width, f"{path}.", x.clone())
+                return x + inner
             case Checkpoint():
                 # Recomputation must not change a number, so the reference does without it.
                 return self._run_row(modules, claimed, layer.body, width, f"{path}.", x)

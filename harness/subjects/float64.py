@@ -32,6 +32,7 @@ from harness.case import (
     InPlaceOperation,
     LayerNorm,
     Linear,
+    NoGrad,
     Rearrange,
     Residual,
     RMSNorm,
@@ -39,6 +40,7 @@ from harness.case import (
     in_autocast,
     parameter_owners,
     walk,
+    without_grad,
 )
 from harness.precision import differentiated
 from harness.program import weight_operation
@@ -108,6 +110,10 @@ class Float64(Subject):
         match layer:
             case Residual():
                 return x + self._row(layer.body, x.clone(), f"{path}.")
+            case NoGrad():
+                with torch.no_grad():
+                    inner = self._row(layer.body, x.clone(), f"{path}.")
+                return x + inner
             case Checkpoint():
                 return self._row(layer.body, x, f"{path}.")
             case Cast() | Autocast():
@@ -165,14 +171,15 @@ def dropout_masks(case: Case, index: int) -> dict[str, Tensor]:
         return {}
     torch.manual_seed(build.dropout_seed(case, index))
     masks: dict[str, Tensor] = {}
-    with torch.set_grad_enabled(case.steps[index].mode == "train"):
-        for path, layer, width, dtype in executed(case.layers, case.input.features, case.input.dtype):
-            if not isinstance(layer, Dropout):
-                continue
-            assert dtype is not None
-            ones = torch.ones((*build.step_batch(case, index), width), dtype=build.DTYPES[dtype])
+    trains, inside_no_grad = case.steps[index].mode == "train", without_grad(case.layers)
+    for path, layer, width, dtype in executed(case.layers, case.input.features, case.input.dtype):
+        if not isinstance(layer, Dropout):
+            continue
+        assert dtype is not None
+        ones = torch.ones((*build.step_batch(case, index), width), dtype=build.DTYPES[dtype])
+        with torch.set_grad_enabled(trains and path not in inside_no_grad):
             kept = run_part(layer, ones, [], differentiated=differentiated(case, index)) != 0
-            masks[path] = kept.double() / (1 - layer.probability)
+        masks[path] = kept.double() / (1 - layer.probability)
     return masks
 
 
