@@ -39,6 +39,7 @@ from harness.case import (
 )
 from harness.checks.base import Evidence, Finding, Run, kind_at
 from harness.compare import Exact, output_name
+from harness.precision import specialisation
 from harness.subjects.base import LinearState, Observation, QuantizerState, StepObservation
 
 
@@ -341,7 +342,8 @@ class ScaledInput(Relation):
         scaled_before: set[object] = set()
         for index, (ours, theirs) in enumerate(zip(first.steps, second.steps, strict=True)):
             step = case.steps[index]
-            key = (step_batch(case, index), step.mode, step.fp8)
+            own = specialisation(case, index) if case.jit is not None else step_batch(case, index)
+            key = (own, step.mode, step.fp8)
             if not (is_delayed(case) and key not in scaled_before):
                 scaled = tuple(output * FACTOR for output in ours.outputs)
                 for number, (here, there) in enumerate(zip(scaled, theirs.outputs, strict=True)):

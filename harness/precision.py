@@ -37,7 +37,7 @@ class Recipes:
             return None
         if self._case.precision.recipe_object == "new_each_step":
             return make_recipe(recipe_of(self._case, index))
-        if step.recipe is None:
+        if step.recipe in (None, self._case.precision.recipe):
             return self._shared
         return self._others.setdefault(step.recipe, make_recipe(step.recipe))
 
