@@ -180,7 +180,21 @@ def models(
         (1, st.builds(_region, _casts(), _rows(nested, 2))),
         (2, st.builds(_region, autocasts(), _rows(nested, 2))),
     )
-    return _rows(blocks, max_size)
+    return weighted((9, _rows(blocks, max_size)), (1, _rows(checkpointed_blocks(linear, functions), 3)))
+
+
+def checkpointed_blocks(
+    linear: st.SearchStrategy[Linear], functions: Sequence[ActivationFunction]
+) -> st.SearchStrategy[Model]:
+    """An MLP inside a checkpointed region, as scripts do with every block. Shrinks to two linears with ReLU between.
+
+    In models of nothing else what forward saves can be counted, so recomputation that is silently off is seen.
+    """
+    return st.builds(_region, _checkpoints(), st.builds(_mlp, linear, activations(functions), linear))
+
+
+def _mlp(first: Linear, activation: Activation, last: Linear) -> Model:
+    return lambda width: (first, activation, replace(last, out_features=width))
 
 
 def fused_modules(widths: Sequence[int], functions: Sequence[ActivationFunction]) -> st.SearchStrategy[Model]:
