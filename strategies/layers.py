@@ -180,7 +180,7 @@ def models(
         (1, st.builds(_region, _casts(), _rows(nested, 2))),
         (2, st.builds(_region, autocasts(), _rows(nested, 2))),
     )
-    return weighted((9, _rows(blocks, max_size)), (1, _rows(checkpointed_blocks(linear, functions), 3)))
+    return weighted((12, _rows(blocks, max_size)), (1, _rows(checkpointed_blocks(linear, functions), 3)))
 
 
 def checkpointed_blocks(
