@@ -31,7 +31,6 @@ from torch import Tensor
 from harness.case import AnyLayer, Case, Dropout, Linear, replace, walk
 from harness.compare import Comparison, compared_tensors
 from harness.fixes import reverted
-from harness.judge import Judge
 from harness.mutants import MUTANTS, applied
 from harness.program import compile_function
 from harness.run import PAIRS, Verdict, pair_name, reset_global_state, run_case
@@ -71,9 +70,8 @@ class Outcome:
     """Whether both sides ran to the end and tefuzz has nothing to say."""
 
 
-def outcome(case: Case) -> Outcome:
-    """Run ``case`` under subject, exact reference and plain reference."""
-    verdict = run_case(case)
+def outcome(verdict: Verdict) -> Outcome:
+    """What the rules say of a case that ran under subject and exact reference; the plain reference runs here."""
     if verdict.refusal is not None:
         return Outcome(frozenset(), clean=False)
     failed = {ALL_CHECKS} if verdict.findings else set()
@@ -131,10 +129,9 @@ def _differ(subject: Observation, reference: Observation, equal: Rule) -> bool:
     return ours.keys() != theirs.keys() or not all(equal(key, ours[key], theirs[key]) for key in ours)
 
 
-def drawn(executor: str, count: int, number: int) -> list[Case]:
-    """``count`` cases without dropout, whose masks torch draws otherwise, and without a finding or known issue."""
-    judge = Judge.of(activate())
-    kept: list[Case] = []
+def drawn(executor: str, count: int, number: int) -> list[tuple[Case, Outcome]]:
+    """``count`` clean cases without dropout, whose masks torch draws otherwise, and what the rules say of them."""
+    kept: list[tuple[Case, Outcome]] = []
 
     @seed(number)
     @settings(
@@ -148,10 +145,12 @@ def drawn(executor: str, count: int, number: int) -> list[Case]:
     def keep(case: Case) -> None:
         if len(kept) == count or any(isinstance(layer, Dropout) for _, layer in walk(case.layers)):
             return
-        verdict = judge.judge(case).verdict
-        ran_te = verdict.te_linears > 0 or executor == "torch"
-        if ran_te and not verdict.findings and verdict.refusal is None and verdict.run.subject.failure is None:
-            kept.append(case)
+        verdict = run_case(case)
+        if verdict.findings or (executor != "torch" and verdict.te_linears == 0):
+            return
+        found = outcome(verdict)
+        if found.clean:
+            kept.append((case, found))
 
     keep()
     return kept
@@ -176,7 +175,7 @@ def killers(
     seen: set[str] = set()
     for case, before in clean:
         with context():
-            seen |= outcome(case).failed - before.failed
+            seen |= outcome(run_case(case)).failed - before.failed
         if seen == set(RULES):
             break
     return frozenset(seen)
@@ -191,8 +190,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     clean: dict[str, list[tuple[Case, Outcome]]] = {}
     for executor in EXECUTORS:
-        outcomes = [(case, outcome(case)) for case in drawn(executor, options.cases, options.seed)]
-        clean[executor] = [(case, before) for case, before in outcomes if before.clean]
+        clean[executor] = drawn(executor, options.cases, options.seed)
         print(f"{executor}: {len(clean[executor])} cases without a finding", flush=True)
         for rule in RULES:
             print(f"  {sum(rule in before.failed for _, before in clean[executor]):4} alarms  {rule}", flush=True)

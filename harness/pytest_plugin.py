@@ -281,7 +281,7 @@ class FuzzSession:
             return
         index, count = _shard(given)
         kept = items[index - 1 :: count]
-        # An exception in a worker of xdist is one in xdist: there the summary says that no case was run.
+        # In a worker of xdist the exception would be one of xdist itself: there pytest ends with status 5, no tests.
         if items and not kept and self.is_controller:
             raise pytest.UsageError(
                 f"--tefuzz-shard {given} is empty: there are {len(items)} tests, so at most that many parts"
