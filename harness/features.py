@@ -70,7 +70,19 @@ def features(case: Case) -> frozenset[str]:
     rows = [case.layers, *(layer.body for _, layer in walk(case.layers) if isinstance(layer, Region))]
     if any(a == b for row in rows for a, b in pairwise(row)):
         found.add("equal layers in a row")
+    if _ends_checkpointed_in_place(case.layers):
+        found.add("checkpoint that ends the model in place")
     return frozenset(found)
+
+
+def _ends_checkpointed_in_place(layers: tuple[AnyLayer, ...]) -> bool:
+    """Whether the model's output is what an operation in place at the end of a checkpointed region wrote to."""
+    last = next((layer for layer in reversed(layers) if not isinstance(layer, ExtraOutput)), None)
+    checkpointed = isinstance(last, Checkpoint)
+    while isinstance(last, Checkpoint):
+        last = last.body[-1] if last.body else None
+    # The result of relu_ is the same if it runs twice.
+    return checkpointed and isinstance(last, InPlace) and last.operation != "relu_"
 
 
 def _autocast_features(case: Case) -> set[str]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.case import Case, CaseError, Checkpoint, Linear, load_case
+from harness.case import Case, CaseError, Checkpoint, ExtraOutput, InPlace, Input, Linear, load_case
 from harness.checks.base import Bucket
 from harness.features import features
 from harness.isolation import PROCESS_FINDINGS
 from harness.known_issues import DEFAULT_FILE, KnownIssues, load_known_issues
 
 LINEAR = Linear(out_features=64)
+MUL = InPlace(operation="mul_")
 CASE = Case(layers=(Checkpoint(body=(LINEAR,)),))
 BUCKET = Bucket("gradient", "backward", "Linear.weight", "thunder with TE v2", "DelayedScaling")
 INSTALLED = {"torch": "2.13.0+cpu", "lightning-thunder": "0.2.6", "transformer_engine": "2.9.0"}
@@ -133,3 +135,21 @@ def test_features_name_what_a_case_has() -> None:
     assert "equal layers in a row" in features(Case(layers=(Checkpoint(body=(LINEAR, LINEAR)),)))
     assert "nested region" in features(Case(layers=(Checkpoint(body=(Checkpoint(body=()),)),)))
     assert "executor:torch" not in features(CASE)
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ((Checkpoint(body=(LINEAR, MUL)),), True),
+        ((Checkpoint(body=(Checkpoint(body=(MUL,)),)), ExtraOutput()), True),
+        ((Checkpoint(body=(LINEAR, InPlace(operation="relu_"))),), False),
+        ((Checkpoint(body=(MUL, LINEAR)),), False),
+        ((Checkpoint(body=(LINEAR, MUL)), LINEAR), False),
+        ((Checkpoint(body=()),), False),
+        ((MUL,), False),
+    ],
+)
+def test_operation_in_place_that_ends_a_checkpoint_and_the_model(layers: Any, expected: bool) -> None:
+    """Exactly the models for which Thunder applies it twice (docs/findings.md, checkpoint-in-place)."""
+    named = features(Case(layers=layers, input=Input(requires_grad=True)))
+    assert ("checkpoint that ends the model in place" in named) is expected
