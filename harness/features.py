@@ -77,7 +77,7 @@ def features(case: Case) -> frozenset[str]:
 
 def _ends_checkpointed_in_place(layers: tuple[AnyLayer, ...]) -> bool:
     """Whether the model's output is what an operation in place at the end of a checkpointed region wrote to."""
-    last = next((layer for layer in reversed(layers) if not isinstance(layer, ExtraOutput)), None)
+    last: AnyLayer | None = next((layer for layer in reversed(layers) if not isinstance(layer, ExtraOutput)), None)
     checkpointed = isinstance(last, Checkpoint)
     while isinstance(last, Checkpoint):
         last = last.body[-1] if last.body else None
