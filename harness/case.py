@@ -46,6 +46,8 @@ Mode = Literal["train", "no_grad", "inference", "eval"]
 ParameterNames = Literal["plain", "nested", "colliding", "like_proxies"]
 Hiding = Literal["never", "between_forward_and_backward", "from_start", "fsdp"]
 Executor = Literal["transformer_engine", "transformer_engine_v1", "torch"]
+Entry = Literal["module", "function", "grad", "thunderfx"]
+Transform = Literal["transformer_engine", "constant_folding", "dead_code_elimination"]
 
 T = TypeVar("T")
 replace = msgspec.structs.replace
@@ -310,21 +312,37 @@ class Jit(Data, frozen=True, kw_only=True):
     """How ``thunder.jit`` is called: the executor tried first, its cache mode and what is compiled.
 
     The entry ``grad`` is ``thunder.core.transforms.grad(thunder.jit(function))``: it returns the gradients of the sum
-    of the output with respect to the input and all parameters.
+    of the output with respect to the input and all parameters. ``thunderfx`` is ``thunder.dynamo.thunderfx(function)``:
+    TorchDynamo takes the program apart, and Thunder compiles each graph that comes out of it.
 
     ``names`` are those of the parameters: attributes of the model (``plain``), of submodules (``nested``), of both such
     that a path with dots replaced by underscores is the name of another parameter (``colliding``), or names like those
     of Thunder's own proxies (``like_proxies``).
+
+    ``transforms`` are those that the user passes, in their order. None of them changes a result. Executor v2 needs its
+    own, ``transformer_engine``, which comes last where it is not named.
     """
 
     executor: Executor = "transformer_engine"
     cache: Literal["constant values", "no caching"] = "constant values"
-    entry: Literal["module", "function", "grad"] = "module"
+    entry: Entry = "module"
     names: ParameterNames = "plain"
+    transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
+        if "transformer_engine" in self.transforms and self.executor != "transformer_engine":
+            raise ValueError(f"executor {self.executor!r} has no transform of its own: leave it out of `transforms`")
+        if len(set(self.transforms)) < len(self.transforms):
+            raise ValueError("a transform stands in `transforms` twice: leave one out")
         if self.names in ("nested", "colliding") and self.entry != "module":
             raise ValueError(f"names {self.names!r} are those of submodules: set entry to 'module'")
+
+    @property
+    def all_transforms(self) -> tuple[Transform, ...]:
+        """With that of the executor."""
+        if self.executor != "transformer_engine" or "transformer_engine" in self.transforms:
+            return self.transforms
+        return (*self.transforms, "transformer_engine")
 
     @property
     def compiles_each_step(self) -> bool:

@@ -41,6 +41,7 @@ def features(case: Case) -> frozenset[str]:
     if case.jit is not None:
         found |= {f"executor:{case.jit.executor}", f"cache:{case.jit.cache}", f"entry:{case.jit.entry}"}
         found.add(f"names:{case.jit.names}")
+        found |= {f"transform:{name}" for name in case.jit.transforms}
     if case.fuser is not None:
         found.add(f"hide_parameters:{case.fuser.hide_parameters}")
     if case.fused_module is not None:

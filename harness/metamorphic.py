@@ -34,6 +34,7 @@ from harness.case import (
     Region,
     Residual,
     RMSNorm,
+    Transform,
     replace,
     walk,
 )
@@ -286,10 +287,10 @@ def _without_checkpoints(layers: tuple[AnyLayer, ...], dtype: Dtype) -> tuple[An
 
 
 class EntryMatters(RelationViolated):
-    """A module and the function with the same program give something else."""
+    """A function gives something else than the module, or the ThunderFX function, with the same program."""
 
     check: ClassVar[str] = "function instead of module"
-    promise: ClassVar[str] = "A jitted function gives what the jitted module with the same program gives."
+    promise: ClassVar[str] = "A jitted function gives what a module, or ThunderFX, gives for the same program."
 
 
 class FunctionInsteadOfModule(Relation):
@@ -299,11 +300,34 @@ class FunctionInsteadOfModule(Relation):
     one_in = 4
 
     def follow_up(self, case: Case) -> Case | None:
-        if case.jit is None or case.jit.entry != "module" or case.jit.names not in ("plain", "like_proxies"):
+        if case.jit is None or case.jit.entry not in ("module", "thunderfx"):
+            return None
+        if case.jit.names not in ("plain", "like_proxies"):
             return None
         if any(isinstance(layer, Dropout) for _, layer in walk(case.layers)):
             return None  # a function has no evaluation mode
         return replace(case, jit=replace(case.jit, entry="function"))
+
+
+class TransformMatters(RelationViolated):
+    """Transforms that change nothing change something, in front of those that the executor needs or behind them."""
+
+    check: ClassVar[str] = "further transforms"
+    promise: ClassVar[str] = "A transform that folds constants or eliminates dead code changes no result, in any order."
+
+
+class FurtherTransforms(Relation):
+    """Two transforms of the user, one before that of executor v2 and one after it."""
+
+    finding = TransformMatters
+    one_in = 8
+
+    def follow_up(self, case: Case) -> Case | None:
+        if case.jit is None or case.jit.transforms:
+            return None
+        first: tuple[Transform, ...] = ("constant_folding", *case.jit.all_transforms, "dead_code_elimination")
+        order = first if case.seed // self.one_in % 2 else first[::-1]
+        return replace(case, jit=replace(case.jit, transforms=order))
 
 
 class NotHomogeneous(RelationViolated):
@@ -388,6 +412,7 @@ RELATIONS: tuple[Relation, ...] = (
     WithoutRecomputation(),
     FrozenParameter(),
     FunctionInsteadOfModule(),
+    FurtherTransforms(),
     RepeatedRun(),
 )
 """The cheapest first."""

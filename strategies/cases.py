@@ -13,6 +13,7 @@ from harness.case import (
     Case,
     DelayedScaling,
     Dropout,
+    Entry,
     Executor,
     ExtraOutput,
     FusedModule,
@@ -57,6 +58,8 @@ WIDTHS = ALIGNED_WIDTHS * 3 + ODD_WIDTHS
 BATCHES = ALIGNED_BATCHES * 3 + ODD_BATCHES
 
 EXECUTORS: tuple[Executor, ...] = ("transformer_engine", "transformer_engine_v1", "torch")
+ENTRIES: tuple[Entry, ...] = ("module", "function", "function", "function", "grad")
+"""Modules less often than functions: Thunder takes twice as long to compile one."""
 
 seeds = st.integers(0, 2**16)
 """Seeds of parameters and data: small ones, so that a shrunk case reads well."""
@@ -90,22 +93,19 @@ FUSED_INPUTS = inputs(ALIGNED_BATCHES, ALIGNED_WIDTHS, gradient_layouts=SUMMABLE
 FUSED_SCHEDULES = microbatches(schedules(ALIGNED_BATCHES, fp8_off=1, twice=False, other_recipes=True))
 
 
-def jits(executor: Executor) -> st.SearchStrategy[Jit]:
-    """How the JIT is called. Shrinks to a module under Thunder's default cache.
-
-    Modules are drawn less often than functions: Thunder takes twice as long to compile one.
-    """
+def jits(executor: Executor, entries: tuple[Entry, ...]) -> st.SearchStrategy[Jit]:
+    """How the JIT is called. Shrinks to the first of ``entries`` under Thunder's default cache."""
     return st.builds(
         _jit,
         executor=st.just(executor),
         cache=st.sampled_from(["constant values", "constant values", "constant values", "no caching"]),
-        entry=st.sampled_from(["module", "function", "function", "function", "grad"]),
+        entry=st.sampled_from(entries),
         names=st.sampled_from(["plain", "plain", "plain", "plain", "nested", "like_proxies", "colliding"]),
     )
 
 
-def cases(executor: Executor) -> st.SearchStrategy[Case]:
-    """A case for ``thunder.jit`` with ``executor`` first. Shrinks to one linear, one training step, TE's defaults."""
+def cases(executor: Executor, entries: tuple[Entry, ...] = ENTRIES) -> st.SearchStrategy[Case]:
+    """A case for Thunder with ``executor`` first. Shrinks to one linear, one training step, TE's defaults."""
     return st.builds(
         _case,
         model=JIT_MODELS,
@@ -113,7 +113,7 @@ def cases(executor: Executor) -> st.SearchStrategy[Case]:
         precision=precisions(current=executor == "transformer_engine", none=executor == "torch"),
         steps=JIT_SCHEDULES[executor],
         torch_autocast=TORCH_AUTOCASTS,
-        jit=jits(executor),
+        jit=jits(executor, entries),
         fuser=st.none(),
         seed=seeds,
     )

@@ -180,21 +180,29 @@ def models(
         (1, st.builds(_region, _casts(), _rows(nested, 2))),
         (2, st.builds(_region, autocasts(), _rows(nested, 2))),
     )
-    return weighted((12, _rows(blocks, max_size)), (1, _rows(checkpointed_blocks(linear, functions), 3)))
+    rows = _rows(blocks, max_size)
+    return weighted((12, rows), (1, rows.map(_checkpointed)))
 
 
-def checkpointed_blocks(
-    linear: st.SearchStrategy[Linear], functions: Sequence[ActivationFunction]
-) -> st.SearchStrategy[Model]:
-    """An MLP inside a checkpointed region, as scripts do with every block. Shrinks to two linears with ReLU between.
+def _checkpointed(model: Model) -> Model:
+    """Whatever ends in a linear inside a checkpointed region, as scripts do with every block.
 
-    In models of nothing else what forward saves can be counted, so recomputation that is silently off is seen.
+    In models of nothing else what forward saves can be counted, so recomputation that is silently off is seen. It
+    draws what the model draws: Hypothesis can take the regions away and keep what was in them.
     """
-    return st.builds(_region, _checkpoints(), st.builds(_mlp, linear, activations(functions), linear))
 
+    def build(width: int) -> tuple[AnyLayer, ...]:
+        layers: tuple[AnyLayer, ...] = ()
+        body: tuple[AnyLayer, ...] = ()
+        for layer in model(width):
+            body = (*body, layer)
+            if isinstance(layer, Region | ExtraOutput | Dropout):
+                layers, body = (*layers, *body), ()
+            elif isinstance(layer, Linear):
+                layers, body = (*layers, Checkpoint(body=body)), ()
+        return (*layers, *body)
 
-def _mlp(first: Linear, activation: Activation, last: Linear) -> Model:
-    return lambda width: (first, activation, replace(last, out_features=width))
+    return build
 
 
 def fused_modules(widths: Sequence[int], functions: Sequence[ActivationFunction]) -> st.SearchStrategy[Model]:

@@ -203,6 +203,7 @@ def test_collecting_runs_nothing(tmp_path: Path) -> None:
         ("test_torch", 3),
         ("test_fuser", 3),
         ("test_fused_module", 2),
+        ("test_thunderfx", 2),
     ):
         assert len(set(re.findall(rf"::{test}\[\d+\]", run.output))) == shards
     assert run.records == ()

@@ -134,6 +134,8 @@ def shard_task(plan: bytes) -> Iterator[bytes]:
         "te_v2": cases("transformer_engine"),
         "te_v1": cases("transformer_engine_v1"),
         "torch": cases("torch"),
+        "thunderfx": cases("transformer_engine", entries=("thunderfx",)),
+        "thunderfx_without_te": cases("torch", entries=("thunderfx",)),
         "fuser": fuser_cases(),
         "fused_module": fused_module_cases(),
     }

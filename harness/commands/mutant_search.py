@@ -17,7 +17,7 @@ from harness.case import Case, pretty_json
 from harness.device import activate
 from harness.judge import Judge
 from harness.mutants import Mutant, applied, mutant_named
-from harness.mutants.base import FUSED_MODULE, FUSER, Pair
+from harness.mutants.base import FUSED_MODULE, FUSER, THUNDERFX, Pair
 from harness.mutants.campaign import Files, Limits
 from harness.mutants.results import Result
 from harness.recorder import write_atomically
@@ -69,6 +69,8 @@ def _strategy(mutant: Mutant) -> SearchStrategy[Case]:
 def _pair_strategy(pair: Pair) -> SearchStrategy[Case]:
     if pair == FUSED_MODULE:
         return fused_module_cases()
+    if pair == THUNDERFX:
+        return cases("transformer_engine", entries=("thunderfx",))
     return fuser_cases() if pair == FUSER else cases(pair)  # type: ignore[arg-type]  # the others are executors
 
 

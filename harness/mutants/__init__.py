@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from harness.fixes.base import FixError
-from harness.mutants import autodiff, passes, te_fused_modules, te_ops, te_quantization, te_v1, te_v2
+from harness.mutants import autodiff, passes, te_fused_modules, te_ops, te_quantization, te_v1, te_v2, thunderfx
 from harness.mutants.base import Mutant, MutantError
 
 __all__ = ["MUTANTS", "Mutant", "MutantError", "applied", "mutant_named"]
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
-    for area in (autodiff, passes, te_v2, te_v1, te_ops, te_fused_modules, te_quantization)
+    for area in (autodiff, passes, te_v2, te_v1, te_ops, te_fused_modules, te_quantization, thunderfx)
     for mutant in area.MUTANTS
 }
 """By name, area by area."""

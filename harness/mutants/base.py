@@ -8,12 +8,13 @@ from typing import Literal
 
 from harness.fixes.base import FixError
 
-Pair = Literal["transformer_engine", "transformer_engine_v1", "torch", "fuser", "fused_module"]
-"""Which cases are drawn: those of an executor of Thunder, of TE's operation fuser or of its fused modules."""
+Pair = Literal["transformer_engine", "transformer_engine_v1", "torch", "thunderfx", "fuser", "fused_module"]
+"""Which cases are drawn: those of an executor of Thunder, of ThunderFX, of TE's operation fuser or fused modules."""
 
 V2: Pair = "transformer_engine"
 V1: Pair = "transformer_engine_v1"
 TORCH: Pair = "torch"
+THUNDERFX: Pair = "thunderfx"
 FUSER: Pair = "fuser"
 FUSED_MODULE: Pair = "fused_module"
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 
 from harness import te_executors
-from harness.case import Case
+from harness.case import Case, Transform
 from harness.checks.base import Finding
 from harness.precision import claimed_linears
 from harness.program import function_source, module_source, parameter_expressions
@@ -16,6 +16,16 @@ from harness.report.writer import EXCEPTIONS, Writer, ending
 
 EXACT = {"F.relu", "torch.chunk", "torch.is_grad_enabled"}
 """Functions that round nowhere."""
+
+DEAD_CODE_ELIMINATION = (
+    "",
+    "",
+    "class DeadCodeElimination(thunder.Transform):",
+    "    def transform_traces_pre_prologue(self, prologue, computation, epilogue, **_):",
+    "        return prologue, dce(computation), epilogue",
+    "",
+    "",
+)
 
 
 class JitProgram(Writer):
@@ -85,7 +95,20 @@ class JitProgram(Writer):
         several = "," in self.model[-1].partition("return ")[2]
         return f"torch.cat([output.flatten() for output in {call}])" if several else call
 
+    def _transform(self, name: Transform) -> str:
+        """An expression for a new transform."""
+        if name == "transformer_engine":  # imported with its executor
+            return f"{te_executors.TRANSFORM_V2_NAME}()"
+        if name == "constant_folding":
+            self.imports.subjects.add("from thunder.transforms.constant_folding import ConstantFolding")
+            return "ConstantFolding()"
+        self.imports.subjects.add("from thunder.core.transform_common import dce")
+        return "DeadCodeElimination()"
+
     def _jit_line(self) -> list[str]:
+        return [*(DEAD_CODE_ELIMINATION if "dead_code_elimination" in self.jit.transforms else ()), *self._jitted()]
+
+    def _jitted(self) -> list[str]:
         options = []
         if self.jit.executor == "torch":
             options.append("executors=[thunder.pytorch_executor]")
@@ -93,15 +116,20 @@ class JitProgram(Writer):
             names = f"{te_executors.TRANSFORM_V2_NAME}, {te_executors.V2_NAME}"
             self.imports.subjects.add(f"from {te_executors.V2_MODULE} import {names}")
             options.append(f"executors=[{te_executors.V2_NAME}]")
-            options.append(f"transforms=[{te_executors.TRANSFORM_V2_NAME}()]")
         else:
             self.imports.subjects.add(f"from {te_executors.V1_MODULE} import {te_executors.V1_NAME}")
             options.append(f"executors=[{te_executors.V1_NAME}]")
             if self.recipe != "None":
                 options.append(f"te_fp8_recipe={self.recipe}")
+        if self.jit.all_transforms:
+            options.append(f"transforms=[{', '.join(map(self._transform, self.jit.all_transforms))}]")
         if self.jit.cache != "constant values":
             options.append(f'cache="{self.jit.cache}"')
         call = f"thunder.jit(model, {', '.join(options)})"
+        if self.jit.entry == "thunderfx":
+            self.imports.subjects |= {"from thunder.dynamo import thunderfx", "import torch._dynamo"}
+            lazily = "torch._dynamo.config.use_lazy_graph_module = False  # Thunder's interpreter cannot make it later"
+            return [lazily, f"jitted = thunderfx(model, dynamic=False, {', '.join(options)})"]
         if self.jit.entry == "grad":
             self.imports.subjects.add("from thunder.core.transforms import grad")
             call = f"grad({call})"
@@ -134,7 +162,14 @@ class JitProgram(Writer):
         steps = self._loop(self._step())
         recipe = self.recipe_lines() if self._uses_autocast else []
         head = self._definitions(functions) + self._jit_line() + recipe + steps
-        return [*head, "", *look.code.splitlines(), *ending(self.finding.promise)]
+        return [*head, "", *self._of_graph(look.code.splitlines()), *ending(self.finding.promise)]
+
+    def _of_graph(self, lines: list[str]) -> list[str]:
+        """Lines about the traces of ``jitted``; under ThunderFX those of the last graph that Dynamo made."""
+        if self.jit.entry != "thunderfx":
+            return lines
+        graph = "graph = jitted._backend.subgraph_infos[-1].thunder_compiled_fns[-1]"
+        return [graph, *(line.replace("(jitted)", "(graph)") for line in lines)]
 
     def _raising(self) -> list[str]:
         if self.check == "reference exception":
@@ -342,7 +377,10 @@ class JitProgram(Writer):
                 "metas = [b._call_ctx[b.sym.name].func.fp8_meta for b in bound]",
                 metas,
             ]
-        return [["def eager_states():", f"    {both}", *indented(eager)], ["def jit_states():", *indented(jit)]]
+        return [
+            ["def eager_states():", f"    {both}", *indented(eager)],
+            ["def jit_states():", *indented(self._of_graph(jit))],
+        ]
 
     def _compared_with_te(self) -> list[str]:
         self.imports.subjects.add("from transformer_engine.pytorch.quantization import FP8GlobalStateManager")

@@ -26,7 +26,7 @@ CARRIED_OVER: dict[type[Data], set[str]] = {
     Input: {"batch", "features", "dtype", "distribution", "requires_grad", "layout", "gradient_layout"},
     Precision: {"recipe", "recipe_object"},
     Step: {"mode", "batch", "fp8", "gradients", "backward", "optimizer"},
-    Jit: {"executor", "cache", "entry", "names"},
+    Jit: {"executor", "cache", "entry", "names", "transforms"},
     Fuser: {"hide_parameters"},
     FusedModule: set(),
 }

@@ -13,7 +13,7 @@ from harness.precision import Recipes
 from harness.subjects.base import Compilation, LinearState, QuantizerState
 from harness.subjects.eager_te_ops import columns
 from harness.subjects.thunder_jit import ThunderSubject
-from harness.te_executors import TransformV2, executor_v2
+from harness.te_executors import executor_v2
 from harness.traces import te_linears
 
 
@@ -23,10 +23,7 @@ class ThunderTe(ThunderSubject):
     name: ClassVar[str] = "thunder with TE v2"
 
     def jit_options(self, recipes: Recipes) -> dict[str, Any]:
-        return {
-            "executors": [executor_v2, thunder.pytorch_executor],
-            "transforms": [TransformV2()],
-        }
+        return {"executors": [executor_v2, thunder.pytorch_executor]}
 
     def call(self, index: int, x: Tensor) -> Any:
         recipe = self.recipes.for_step(index)

@@ -23,12 +23,13 @@ from harness.mutants import (
     te_quantization,
     te_v1,
     te_v2,
+    thunderfx,
 )
 from harness.mutants.base import TORCH
 
 activate()
 
-AREAS = (autodiff, passes, te_v2, te_v1, te_ops, te_fused_modules, te_quantization)
+AREAS = (autodiff, passes, te_v2, te_v1, te_ops, te_fused_modules, te_quantization, thunderfx)
 SAMPLE = MUTANTS["grad-rsqrt-sign"]
 
 
