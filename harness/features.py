@@ -64,6 +64,8 @@ def features(case: Case) -> frozenset[str]:
             found.add("nested region")
         if isinstance(layer, Checkpoint) and any(isinstance(inner, Dropout) for _, inner in walk(layer.body)):
             found.add("dropout in checkpoint")
+        if isinstance(layer, Checkpoint) and any(isinstance(inner, InPlace) for _, inner in walk(layer.body)):
+            found.add("in place in checkpoint")
     if case.input.layout != "contiguous" or "rearrange:transpose_twice" in found:
         found.add("non_contiguous")
     if sum(isinstance(layer, Dropout) for _, layer in walk(case.layers)) > 1:

@@ -15,8 +15,10 @@ from harness.case import (
     Case,
     Cast,
     Checkpoint,
+    DelayedScaling,
     Dropout,
     ExtraOutput,
+    Float8CurrentScaling,
     FusedModule,
     Fuser,
     InPlace,
@@ -25,6 +27,7 @@ from harness.case import (
     LayerNorm,
     Linear,
     NoGrad,
+    Precision,
     Rearrange,
     Step,
     replace,
@@ -266,3 +269,16 @@ def test_a_wrong_habit_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     apply(monkeypatch)
     kinds = {type(finding).__name__ for finding in run_case(case).findings}
     assert kinds & set(expected.split("|")), kinds
+
+
+@pytest.mark.parametrize("late", ["after_next_step", "never"])
+def test_state_of_gradients_is_not_compared_before_a_backward_that_drops_it(late: Any) -> None:
+    """Eager TE drops it in the forward under the other recipe, Thunder in its backward."""
+    steps = (Step(recipe=DelayedScaling()), Step(backward=late), Step())
+    precision = Precision(recipe=Float8CurrentScaling())
+    case = Case(layers=(LINEAR,), input=INPUT, steps=steps, precision=precision, jit=JITS["v2"])
+    verdict, (subject, reference) = observe(case)
+    assert verdict.findings == ()
+    states = [side.steps[1].fp8_state["0"].get("grad_output") for side in (subject, reference)]
+    assert states[0] is not None
+    assert states[1] is None, "otherwise the rule is needless"

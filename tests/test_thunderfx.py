@@ -31,6 +31,7 @@ activate()
 
 LINEAR = Linear(out_features=64)
 FX = Case(layers=(LINEAR,), input=Input(requires_grad=True), steps=(Step(), Step()), jit=Jit(entry="thunderfx"))
+LINEAR_JSON = b'{"schema": 1, "layers": [{"layer": "linear", "out_features": 64}], '
 MODELS: dict[str, tuple[AnyLayer, ...]] = {
     "norm and two linears": (LayerNorm(), LINEAR, Activation(), LINEAR),
     "checkpoint": (Checkpoint(body=(LINEAR, Activation(function="gelu_tanh"))), LINEAR),
@@ -72,6 +73,4 @@ def test_a_reverted_fix_is_found() -> None:
 
 def test_it_takes_functions() -> None:
     with pytest.raises(CaseError, match="set entry to 'module'"):
-        parse_case(
-            b'{"schema": 1, "layers": [{"layer": "linear", "out_features": 64}], "jit": {"entry": "thunderfx", "names": "nested"}}'
-        )
+        parse_case(LINEAR_JSON + b'"jit": {"entry": "thunderfx", "names": "nested"}}')

@@ -16,6 +16,7 @@ from harness.checks import (
     fp8_state,
     fp8_update,
     gradients,
+    graph_splits,
     inputs,
     names,
     outputs,
@@ -43,6 +44,7 @@ TRACE_CHECKS: tuple[Check, ...] = (
 """Those that look at the compiled traces alone: no reference is needed, and a fault shows before numbers go wrong."""
 
 VALUE_CHECKS: tuple[Check, ...] = (
+    graph_splits.check,
     compilations.check,
     inputs.check,
     fp8_state.check,

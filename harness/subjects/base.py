@@ -78,6 +78,8 @@ class Observation:
     steps: list[StepObservation] = field(default_factory=list)
     compilations: list[Compilation] = field(default_factory=list)
     failure: SubjectFailure | None = None
+    left_to_inductor: tuple[tuple[str, str], ...] = ()
+    """Operations that ThunderFX did not give to Thunder, with its reason for each."""
 
 
 class _Failed(BaseException):
@@ -161,6 +163,10 @@ class Subject(abc.ABC):
         """What the JIT has compiled so far."""
         return []
 
+    def left_to_inductor(self) -> tuple[tuple[str, str], ...]:
+        """Operations that the JIT did not compile itself, with its reason for each."""
+        return ()
+
     def observe(self, until: Callable[[Compilation], bool] | None = None) -> Observation:
         """Run all steps. An exception of the subject ends the run and is part of the observation.
 
@@ -182,6 +188,7 @@ class Subject(abc.ABC):
             replace(step, input_gradient=_copy(x.grad)) for step, x in zip(observation.steps, inputs, strict=False)
         ]
         observation.compilations = self.compilations()
+        observation.left_to_inductor = self.left_to_inductor()
         return observation
 
     def gradients_only(self, index: int, x: Tensor) -> None:

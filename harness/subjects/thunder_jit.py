@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,6 +45,7 @@ class ThunderSubject(Subject):
         # With Thunder's own list of traces, which it hands out again when it finds the specialisation in its cache.
         self._compiled: list[tuple[Any, Compilation]] = []
         self._current: Compilation | None = None
+        self.jitted: Any = None
         self._calls: dict[int, int] = {}
         """Calls so far of each program that Thunder compiled, by identity."""
 
@@ -77,6 +80,12 @@ class ThunderSubject(Subject):
         if self.case.jit.entry == "grad":
             self.jitted = grad(self.jitted)
 
+    def left_to_inductor(self) -> tuple[tuple[str, str], ...]:
+        if self.case.jit is None or self.case.jit.entry != "thunderfx" or self.jitted is None:
+            return ()
+        reasons = [reason for info in self.jitted._backend.subgraph_infos for reason in info.split_reasons]
+        return tuple((_operation(str(reason.info)), str(reason.exception or reason.info)) for reason in reasons)
+
     def set_training(self, training: bool) -> None:
         if isinstance(self.jitted, nn.Module):
             self.jitted.train(training)
@@ -86,9 +95,13 @@ class ThunderSubject(Subject):
         return output
 
     def wrong_call(self, index: int, x: Tensor) -> None:
-        # Not noted: the traces of a program that ends in the middle promise nothing.
-        with self.torch_autocast(index):
-            self.call(index, x)
+        # Not noted: the traces of a program that ends in the middle promise nothing. Dynamo logs what it raises.
+        logging.disable(logging.ERROR)
+        try:
+            with self.torch_autocast(index):
+                self.call(index, x)
+        finally:
+            logging.disable(logging.NOTSET)
 
     def gradients_only(self, index: int, x: Tensor) -> None:
         leaves = [x, *self._arguments()]
@@ -145,3 +158,9 @@ class ThunderSubject(Subject):
 
     def compilations(self) -> list[Compilation]:
         return [compilation for _, compilation in self._compiled]
+
+
+def _operation(information: str) -> str:
+    """The name of the function in ``... and target: <built-in function linear>, ...``."""
+    found = re.search(r"target: <(?:built-in )?(?:function|method) (\w+)", information)
+    return found[1] if found else "an operation"
