@@ -8,25 +8,27 @@ _UTILS = "thunder.dynamo.utils"
 
 MUTANTS = (
     Mutant(
-        name="thunderfx-checkpoint-drops-options",
-        title="operations of a checkpointed region are translated without their keyword arguments",
+        name="thunderfx-checkpoint-drops-texts",
+        title="operations of a checkpointed region are translated without their textual options",
         target=f"{_UTILS}:_checkpoint_function_converter",
-        changes=(("kwargs=n.kwargs", "kwargs={}"),),
+        changes=(
+            ("kwargs=n.kwargs", "kwargs={key: value for key, value in n.kwargs.items() if not isinstance(value, str)}"),
+        ),
         pairs=(THUNDERFX,),
-        symptom="another GELU, another concatenation inside checkpointed regions",
+        symptom="another GELU inside checkpointed regions",
     ),
     Mutant(
-        name="thunderfx-autocast-removed",
-        title="the pass that removes empty autocast regions removes the others too",
-        target=f"{_UTILS}:remove_empty_autocast",
+        name="thunderfx-without-builtins",
+        title="operators of Python, such as +, count as unknown to Thunder",
+        target=f"{_UTILS}:is_node_supported_by_thunder",
         changes=(
             (
-                "        prev_node = node\n",
-                "        if node.target == torch.amp.autocast_mode._enter_autocast:\n            prev_node = node\n",
+                "if target in _torch_to_thunder_function_map or inspect.isbuiltin(target):",
+                "if target in _torch_to_thunder_function_map:",
             ),
         ),
         pairs=(THUNDERFX,),
-        symptom="torch.autocast inside the model has no effect",
+        symptom="several graphs for one, the rest in Inductor",
     ),
     Mutant(
         name="thunderfx-outputs-without-grad",

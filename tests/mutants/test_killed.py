@@ -21,6 +21,7 @@ from harness.case import (
     LayerNorm,
     Linear,
     Precision,
+    Residual,
     Step,
     replace,
 )
@@ -33,6 +34,7 @@ activate()
 LINEAR = Linear(out_features=64)
 GIVEN = Input(requires_grad=True)
 V2 = Case(layers=(LINEAR,), input=GIVEN, steps=(Step(), Step()), jit=Jit(entry="function"))
+FX = replace(V2, jit=Jit(entry="thunderfx"))
 GRAD = replace(V2, layers=(LINEAR, LINEAR, LINEAR), jit=Jit(entry="grad"))
 V1 = replace(V2, jit=Jit(executor="transformer_engine_v1", entry="function"))
 TORCH = replace(V2, jit=Jit(executor="torch", entry="function"), precision=Precision(recipe=None))
@@ -93,6 +95,9 @@ KILLED = (
     Killed("split-saved-reversed", TORCH, "saved for backward"),
     Killed("split-saves-arguments", TORCH, "saved needlessly"),
     Killed("dce-first-output-only", replace(V2, input=Input()), "used before definition"),
+    Killed("thunderfx-outputs-without-grad", FX, "fp8 state missing"),
+    Killed("thunderfx-without-builtins", replace(FX, layers=(Residual(body=(LINEAR,)),)), "graph split"),
+    Killed("thunderfx-checkpoint-drops-texts", replace(FX, layers=REGION.layers), "fp8 amax history"),
     Killed("cse-keeps-parts", replace(V2, layers=(LINEAR, Linear(out_features=20)), seed=1), "check_trace"),
 )
 NEED_V1 = (Killed("v1-bias-lost", V1, "output"),)
